@@ -1,0 +1,1 @@
+"""Keys and values: the eviction rule, the slab, attention over it. Knows no request."""
