@@ -1,0 +1,37 @@
+"""Drafted tokens of one step, merged into a trie below the pending token. No torch."""
+
+from collections.abc import Iterable
+
+ROOT = 0
+
+
+class Trie:
+    """Node 0 is the pending token; every other node is a drafted token, and takes one row of the step.
+
+    Nodes are numbered in the order they were added, a parent before its children: node i is row i of the session.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = [-1]  # the drafted token of each node; the root's is not drafted
+        self.parents: list[int] = [-1]
+        self._children: dict[tuple[int, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def child(self, node: int, token: int) -> int | None:
+        """The node of `token` below `node`, or None."""
+        return self._children.get((node, token))
+
+    def add(self, draft: Iterable[int]) -> int:
+        """Adds a sequence below the root; a prefix that is there already is shared. Returns its last node."""
+        node = ROOT
+        for token in draft:
+            below = self.child(node, token)
+            if below is None:
+                below = len(self.tokens)
+                self.tokens.append(token)
+                self.parents.append(node)
+                self._children[node, token] = below
+            node = below
+        return node

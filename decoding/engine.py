@@ -1,0 +1,201 @@
+"""The engine: many sessions, one step at a time. Plan, run, settle. Token ids only."""
+
+import time
+from array import array
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from cache.rule import Rule
+from cache.session_cache import SessionCache, UndoExhaustedError
+from decoding.drafts import Trie
+from decoding.errors import NoPlaceError
+from decoding.memory import free_bytes
+from decoding.model import Model, resolve_device, resolve_dtype
+from decoding.options import EngineFacts, EngineOptions
+from decoding.plan import Share, plan
+from decoding.sampling import choose, first_argmax
+from decoding.step import Slice, Step
+from decoding.turn import Output, Sampling, Turn
+from decoding.verify import verify
+
+
+class _Session:
+    """All ids of a conversation; those from cache.length on are still to be forwarded.
+
+    After a step of a running turn that is one: the pending token, which was chosen last and is not cached yet.
+    """
+
+    def __init__(self, cache: SessionCache) -> None:
+        self.cache = cache
+        self.ids = array("i")
+        self.turn: Turn | None = None
+        self.generated = 0  # tokens of the running turn
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.ids) - self.cache.length
+
+
+class Engine:
+    """Sessions, each in a place of its own, and the forward that serves all of them.
+
+    Not thread-safe: one caller, who calls `step` while `has_work`.
+    """
+
+    def __init__(self, model: Model, facts: EngineFacts) -> None:
+        self.facts = facts
+        self._model = model
+        self._sessions: dict[str, _Session] = {}
+        self._running: dict[str, _Session] = {}  # in order of precedence: whoever was served goes to the end
+
+    def open(self, session: str, sinks: int) -> None:
+        """Takes a place. sinks: length of the pinned block. Raises NoPlaceError, or ValueError for what cannot be."""
+        if session in self._sessions:
+            raise ValueError(f"session {session!r} is open already")
+        if len(self._sessions) >= self.facts.max_sessions:
+            raise NoPlaceError(f"all {self.facts.max_sessions} places are taken")
+        self._sessions[session] = _Session(self._new_cache(Rule(sinks, self.facts.capacity, self.facts.block)))
+
+    def start(self, turn: Turn) -> None:
+        """Begins a turn of an open session that runs none: its tokens are forwarded behind all that is there."""
+        session = self._sessions[turn.session]
+        if session.turn is not None:
+            raise ValueError(f"session {turn.session!r} runs a turn already")
+        session.ids.extend(turn.tokens)
+        if not session.num_waiting or turn.max_tokens < 1:
+            raise ValueError("a turn forwards at least one token and generates at least one")
+        session.turn, session.generated = turn, 0
+        self._running[turn.session] = session
+
+    def finish(self, session: str, keep: int) -> int:
+        """Ends the session's running turn, if any, and forgets all tokens from text position `keep` on.
+
+        Returns how many are held. A roll-back further than the cache remembers leaves them to be forwarded anew.
+        """
+        state = self._sessions[session]
+        state.turn = None
+        self._running.pop(session, None)
+        del state.ids[keep:]
+        try:
+            state.cache.roll_back(min(len(state.ids), state.cache.length))
+        except UndoExhaustedError:
+            state.cache = self._new_cache(state.cache.rule)
+        return len(state.ids)
+
+    def close(self, session: str) -> None:
+        """Frees the session's place."""
+        self._running.pop(session, None)
+        del self._sessions[session]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any turn is running."""
+        return bool(self._running)
+
+    def step(self) -> list[Output]:
+        """One forward over all running sessions. After an error none of those it touched runs on; all can go on."""
+        shares = self.plan()
+        try:
+            logits = self.run(shares)
+            return self.settle(shares, logits)
+        except Exception:
+            for share in shares:
+                self._abandon(share.session)
+            raise
+
+    def plan(self) -> list[Share]:
+        """The rows of the next step."""
+        return plan(((name, state.num_waiting) for name, state in self._running.items()), self.facts.max_rows)
+
+    def run(self, shares: list[Share]) -> Tensor:
+        """Forwards the shares into their caches; logits [complete shares, vocabulary], in their order."""
+        slices = []
+        for share in shares:
+            state = self._sessions[share.session]
+            first = state.cache.length
+            slices.append(Slice(state.cache, state.ids[first : first + share.rows], int(share.complete)))
+        step = Step(slices, self._model.device, self._model.groups)
+        logits = self._model.forward(step)
+        step.commit()
+        return logits
+
+    def settle(self, shares: list[Share], logits: Tensor) -> list[Output]:
+        """Chooses and verifies each session's tokens, and ends the turns that are done."""
+        complete = [share.session for share in shares if share.complete]
+        turns = [turn for name in complete if (turn := self._running[name].turn) is not None]
+        greedy = any(turn.sampling.temperature == 0 for turn in turns)
+        best = first_argmax(logits).tolist() if greedy else []  # one transfer for all of them
+        outputs = []
+        for row, turn in enumerate(turns):
+            name, state = turn.session, self._running.pop(turn.session)
+            pick = partial(_pick, turn.sampling, len(state.ids), logits[row:], best[row:])
+            tokens = verify(Trie(), pick, turn.end_ids, turn.max_tokens - state.generated).tokens
+            state.ids.extend(tokens)
+            state.generated += len(tokens)
+            ended = tokens[-1] in turn.end_ids
+            done = ended or state.generated == turn.max_tokens
+            if done:
+                state.turn = None
+            else:
+                self._running[name] = state
+            outputs.append(
+                Output(
+                    session=name,
+                    tokens=tokens,
+                    length=len(state.ids),
+                    finish="stop" if ended else "length" if done else None,
+                )
+            )
+        return outputs
+
+    def _new_cache(self, rule: Rule) -> SessionCache:
+        return SessionCache(self._model.shape, rule, self._model.rope, max_rows=self.facts.max_rows)
+
+    def _abandon(self, session: str) -> None:
+        """After an error within a step the cache is in doubt: the turn ends, its ids will be forwarded anew."""
+        state = self._sessions[session]
+        state.turn, state.cache = None, self._new_cache(state.cache.rule)
+        self._running.pop(session, None)
+
+
+def _pick(sampling: Sampling, position: int, logits: Tensor, best: list[int], node: int, accepted: list[int]) -> int:
+    """The token that a node's row gives behind the accepted ones; `best` holds the argmax of each row of `logits`."""
+    if sampling.temperature == 0:
+        return best[node]
+    return choose(logits[node], sampling, position + len(accepted))
+
+
+def build(options: EngineOptions) -> Engine:
+    """Loads the model and resolves every "auto"; raises ModelRefusedError where it cannot be served as asked."""
+    began = time.monotonic()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    device = resolve_device(options.device)
+    model = Model(Path(options.model), device, resolve_dtype(options.dtype, device))
+    max_rows = options.max_rows or (2048 if device.type == "cuda" else 128)
+    max_sinks = min(options.capacity // 2, options.capacity - options.block)
+    session_bytes = SessionCache.bytes(model.shape, Rule(max_sinks, options.capacity, options.block), max_rows=max_rows)
+    memory = options.memory_bytes or free_bytes(device) // 2
+    facts = EngineFacts(
+        model=options.model,
+        model_type=model.config.model_type,
+        device=str(device),
+        dtype=str(model.dtype).removeprefix("torch."),
+        threads=torch.get_num_threads(),
+        policy=options.policy,
+        capacity=options.capacity,
+        block=options.block,
+        trained_context=model.config.max_position_embeddings,
+        max_rows=max_rows,
+        max_sinks=max_sinks,
+        session_bytes=session_bytes,
+        max_sessions=memory // session_bytes,
+        vocab_size=model.config.vocab_size,
+        end_ids=model.end_ids,
+        attention="SDPA, a call per session" + (", packed linears" if model.packed else ""),
+        load_seconds=time.monotonic() - began,
+    )
+    return Engine(model, facts)

@@ -1,0 +1,41 @@
+"""What an engine is built from, and what came of it. No torch: the API process reads these, too."""
+
+from typing import Literal
+
+import msgspec
+
+
+class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Asked for; "auto" (and 0 for sizes) is resolved once, by `decoding.engine.build`, into `EngineFacts`."""
+
+    model: str  # a local folder in transformers' format
+    device: str = "auto"  # auto, cpu, cuda, cuda:N
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    threads: int = 0  # CPU threads of the worker; 0: as many as the process has cores
+    policy: Literal["sinks"] = "sinks"
+    capacity: int = 1024  # C: most keys a query sees, itself included
+    block: int = 64  # B: tokens evicted at a time
+    memory_bytes: int = 0  # for all sessions' caches; 0: half of what is free on the device
+    max_rows: int = 0  # most rows of one step; 0: by device
+
+
+class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was resolved; printed at start-up and mirrored by the scheduler."""
+
+    model: str
+    model_type: str
+    device: str
+    dtype: str
+    threads: int
+    policy: str
+    capacity: int
+    block: int
+    trained_context: int
+    max_rows: int
+    max_sinks: int  # the largest pinned block a session may have
+    session_bytes: int  # memory of one session's cache
+    max_sessions: int  # sessions that fit at once
+    vocab_size: int
+    end_ids: list[int]  # the model's own end tokens, from its generation config
+    attention: str  # which attention runs, in words
+    load_seconds: float

@@ -1,0 +1,34 @@
+"""What the engine is asked and what it answers. No torch: the API process builds these, too."""
+
+from typing import Literal
+
+import msgspec
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How the next token is chosen from its logits; temperature 0 is greedy, whatever the rest says."""
+
+    seed: int  # 0 <= seed < 2**64; the noise of a token is a function of (seed, position, token) alone
+    temperature: float = 1.0
+    top_k: int = 0  # keep the k most likely tokens; 0 keeps all
+    top_p: float = 1.0  # keep the smallest set of most likely tokens whose mass reaches top_p
+    min_p: float = 0.0  # keep tokens at least min_p times as likely as the most likely one
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn of a session: ids to forward behind all that the session holds, then tokens to generate."""
+
+    session: str
+    tokens: list[int]  # new ids, at least one; the session's pending token is not repeated here
+    sampling: Sampling
+    max_tokens: int  # at most so many generated, >= 1
+    end_ids: list[int]  # any of these ends the turn, and is part of the output
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step generated for one session."""
+
+    session: str
+    tokens: list[int]  # at least one
+    length: int  # the session's tokens after the last of these; the next one will have this text position
+    finish: Literal["stop", "length"] | None  # set on the turn's last output

@@ -1,0 +1,34 @@
+"""Sample, then match: the one verification of autoregressive, Jacobi and lookahead decoding. No torch."""
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from decoding.drafts import ROOT, Trie
+
+
+class Verified(NamedTuple):
+    """tokens[i] was chosen from the logits of nodes[i]; the nodes are a path from the root."""
+
+    tokens: list[int]
+    nodes: list[int]
+
+
+def verify(trie: Trie, choose: Callable[[int, list[int]], int], end_ids: Collection[int], budget: int) -> Verified:
+    """Follows the model's own choices down the trie; yields 1 to depth + 1 tokens, exactly those of plain decoding.
+
+    choose(node, accepted): the token that the logits of `node` give behind the tokens accepted so far. A draft is a
+    point mass, so accepting it where the choice equals it has the law of rejection sampling (Fu et al., Algorithm 4),
+    and with noise that is a function of the position the text does not depend on what was drafted.
+    An end token, or `budget` tokens, end the run; the token that leaves the trie is kept, too: it costs nothing.
+    """
+    node: int | None = ROOT
+    tokens: list[int] = []
+    nodes: list[int] = []
+    while node is not None:
+        token = choose(node, tokens)
+        tokens.append(token)
+        nodes.append(node)
+        if token in end_ids or len(tokens) == budget:
+            break
+        node = trie.child(node, token)
+    return Verified(tokens, nodes)
