@@ -1,0 +1,1 @@
+"""People and HTTP: API, scheduler, worker process, settings, command line."""

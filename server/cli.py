@@ -1,0 +1,85 @@
+"""The command line. Flags are made of the settings' fields, so that each is described once."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from server import model_files
+from server.settings import ENV_PREFIX, Settings, SettingsError, fields_by_group, shown_default
+
+DESCRIPTION = "An OpenAI-compatible streaming server for language models: conversations without end, in bounded memory."
+SERVE = "Serve a model over HTTP."
+SERVE_NOTE = f"Each is also a variable (--max-rows: {ENV_PREFIX}MAX_ROWS) and a line of the YAML file (max_rows: 8)."
+FETCH = "Fetch and convert a model, and print its folder. Without MODEL: the default one."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 2 for settings or models that cannot be used."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except (SettingsError, model_files.ModelFilesError) as error:
+        print(f"sinkahead: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130  # as a shell reports it
+    return code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands; each sets `run`, a function of the parsed arguments that returns an exit code."""
+    parser = argparse.ArgumentParser("sinkahead", description=DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"sinkahead {version('sinkahead')}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_serve_flags(
+        commands.add_parser(
+            "serve",
+            help=SERVE,
+            description=SERVE,
+            epilog=SERVE_NOTE,
+            usage="%(prog)s [options]",
+            allow_abbrev=False,
+            argument_default=argparse.SUPPRESS,  # a flag that is not given leaves the layers below alone
+            formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=38, width=120),
+        )
+    )
+    models = commands.add_parser("models", help="Manage the models on this machine.")
+    fetch = models.add_subparsers(title="commands", metavar="COMMAND", required=True).add_parser(
+        "fetch", help=FETCH, description=FETCH
+    )
+    fetch.add_argument("model", nargs="?", default="default", metavar="MODEL", help="as of serve --model")
+    fetch.set_defaults(run=_fetch)
+    return parser
+
+
+def _add_serve_flags(parser: argparse.ArgumentParser) -> None:
+    for title, fields in fields_by_group().items():
+        group = parser.add_argument_group(title)
+        for name, field in fields.items():
+            # Text goes to `Settings` as it is: one place parses it, from wherever it comes.
+            group.add_argument(
+                f"--{name.replace('_', '-')}",
+                metavar=name.rpartition("_")[2].upper(),
+                help=f"{field.description} (default: {shown_default(field)})",
+            )
+    parser.set_defaults(run=_serve)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    settings = Settings.load({name: value for name, value in vars(arguments).items() if name != "run"})
+    from server.app import serve
+
+    return serve(settings)
+
+
+def _fetch(arguments: argparse.Namespace) -> int:
+    start = time.monotonic()
+    print(model_files.resolve(arguments.model))
+    print(f"Ready after {time.monotonic() - start:.1f} s", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""The server's settings: frozen, each in one place, layered defaults < YAML < environment < flags."""
+
+import os
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ByteSize, Field, StringConstraints, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
+from yaml import YAMLError
+
+from decoding.options import EngineOptions
+from server.model_files import DEFAULT_MODEL_NAME
+
+ENV_PREFIX = "SINKAHEAD_"
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"  # in a checkout and in site-packages alike
+DEFAULT_CONFIG = CONFIGS / "default.yaml"
+NOT_SETTINGS = {"SINKAHEAD_HOME"}  # where fetched models are kept; read by model_files
+MIN_SINKS = 4
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used; the message names each one, what is wrong and where it was set."""
+
+
+def setting(default: Any, group: str, description: str, **limits: Any) -> Any:
+    """A field with the group it is listed under, in --help and in docs/configuration.md."""
+    return Field(default, description=description, json_schema_extra={"group": group}, **limits)
+
+
+class Settings(BaseSettings):
+    """What `sinkahead serve` runs with. Build it with `Settings.load`, which reports errors in words."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,
+        env_parse_none_str="null",
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+    )
+
+    config: Path = setting(DEFAULT_CONFIG, "Server", "YAML file with settings")
+    host: str = setting("127.0.0.1", "Server", "address to listen on; 0.0.0.0 is every interface")
+    port: int = setting(8000, "Server", "port to listen on; 0 takes a free one", ge=0, le=65535)
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Server", "debug, info, warning or error")
+
+    model: str = setting("default", "Model", "default, a folder, a .gguf file or org/name on the model hub")
+    served_model_name: str | None = setting(None, "Model", "name clients ask for; null takes it from the model")
+    device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = setting(
+        "auto", "Model", "auto, cpu, cuda or cuda:N; auto takes CUDA where there is one"
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
+        "auto", "Model", "auto, float32, bfloat16 or float16; auto chooses by device"
+    )
+    threads: int = setting(0, "Model", "CPU threads; 0 is one per core", ge=0)
+
+    policy: Literal["sinks"] = setting("sinks", "Cache", "sinks keeps the first and the latest tokens, evicts between")
+    sinks: Literal["pinned"] | Annotated[int, Field(ge=MIN_SINKS)] = setting(
+        "pinned", "Cache", "first tokens that stay; pinned: up to the system prompt's end"
+    )
+    capacity: int = setting(1024, "Cache", "most tokens a session keeps", ge=2 * MIN_SINKS)
+    block: int = setting(64, "Cache", "tokens evicted at a time", ge=1)
+    memory: Literal["auto"] | ByteSize = setting(
+        "auto", "Cache", "of all sessions together, as 4GiB; auto is half of what is free"
+    )
+
+    max_rows: int = setting(0, "Limits", "most tokens computed in one step; 0 chooses by device", ge=0)
+    max_running: int = setting(0, "Limits", "most requests decoded at once; 0 is as many as fit", ge=0)
+    max_waiting: int = setting(64, "Limits", "most requests waiting for a place; the next is refused", ge=0)
+    max_output_tokens: int = setting(4096, "Limits", "bound on one answer, also where a request sets none", ge=1)
+    max_body_bytes: ByteSize = setting(ByteSize(32_000_000), "Limits", "largest request body, as 32MB", ge=1)
+    request_timeout_seconds: float = setting(600.0, "Limits", "bound on one request, waiting included", gt=0)
+    drain_seconds: float = setting(30.0, "Limits", "for running requests to end after SIGTERM", ge=0)
+    ping_seconds: float = setting(15.0, "Limits", "silence of a stream before a keep-alive; 0 is never", ge=0)
+
+    @model_validator(mode="after")
+    def _check_cache_shape(self) -> Self:
+        sinks = MIN_SINKS if self.sinks == "pinned" else self.sinks
+        if not sinks <= self.capacity // 2:
+            raise ValueError(f"sinks ({sinks}) may take at most half of capacity ({self.capacity})")
+        if not self.block <= self.capacity - sinks:
+            raise ValueError(f"block ({self.block}) may be at most capacity - sinks ({self.capacity} - {sinks})")
+        return self
+
+    @classmethod
+    def load(cls, flags: Mapping[str, Any] | None = None) -> Self:
+        """Read all layers; `flags` (only those given) win. Raises `SettingsError`."""
+        flags = dict(flags or {})
+        _refuse_unknown_variables()
+        try:
+            return cls(**flags)
+        except ValidationError as error:
+            raise SettingsError(_explain(error, flags)) from None
+        except (OSError, YAMLError) as error:
+            raise SettingsError(f"the settings file cannot be read: {' '.join(str(error).split())}") from None
+        except ValueError:
+            raise SettingsError(f"{_config_path(flags)}: a settings file holds lines of `name: value`") from None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        path = Path(init_settings().get("config") or env_settings().get("config") or DEFAULT_CONFIG)
+        with path.open("rb"):  # the source below takes a missing file for an empty one
+            return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, path)
+
+    @property
+    def public_model_name(self) -> str:
+        """The model's name in the API."""
+        if self.served_model_name:
+            return self.served_model_name
+        if self.model == "default":
+            return DEFAULT_MODEL_NAME
+        path = Path(self.model)
+        return path.resolve().name.removesuffix(".gguf") if path.exists() else self.model
+
+    def engine_options(self, model_path: Path) -> EngineOptions:
+        """What the engine needs of this, with the model already a local folder."""
+        return EngineOptions(
+            model=str(model_path),
+            device=self.device,
+            dtype=self.dtype,
+            threads=self.threads,
+            policy=self.policy,
+            capacity=self.capacity,
+            block=self.block,
+            memory_bytes=0 if self.memory == "auto" else int(self.memory),
+            max_rows=self.max_rows,
+        )
+
+
+def fields_by_group() -> dict[str, dict[str, FieldInfo]]:
+    """The fields in their order, under the title they are listed with."""
+    groups: dict[str, dict[str, FieldInfo]] = {}
+    for name, field in Settings.model_fields.items():
+        extra = field.json_schema_extra
+        assert isinstance(extra, dict)
+        groups.setdefault(str(extra["group"]), {})[name] = field
+    return groups
+
+
+def shown_default(field: FieldInfo) -> str:
+    """The default as one would write it in a settings file."""
+    if field.default == DEFAULT_CONFIG:
+        return "configs/default.yaml"
+    if isinstance(field.default, ByteSize):
+        return field.default.human_readable(decimal=True).replace(".0", "")
+    return "null" if field.default is None else f"{field.default}".removesuffix(".0")
+
+
+def _refuse_unknown_variables() -> None:
+    """A misspelt variable would otherwise be ignored, and the server run with other settings than were asked for."""
+    known = {f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields} | NOT_SETTINGS
+    unknown = [name for name in os.environ if name.upper().startswith(ENV_PREFIX) and name.upper() not in known]
+    if unknown:
+        raise SettingsError("\n".join(f"{name}: no such setting{_nearest(name.upper(), known)}" for name in unknown))
+
+
+def _explain(error: ValidationError, flags: Mapping[str, Any]) -> str:
+    """One line for each setting at fault: where it was set, what it is, what is wrong with it."""
+    lines: dict[str, list[str]] = {}
+    for fault in error.errors():
+        name = str(fault["loc"][0]) if fault["loc"] else ""
+        if fault["type"] == "extra_forbidden":
+            problem = f"no such setting{_nearest(name, Settings.model_fields)}"
+        elif name:
+            problem = f"{fault['input']!r}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
+        else:
+            problem = fault["msg"].removeprefix("Value error, ")
+        lines.setdefault(f"{_origin(name, flags)}: " if name else "", []).append(problem)
+    return "\n".join(origin + ", or ".join(problems) for origin, problems in lines.items())
+
+
+def _origin(name: str, flags: Mapping[str, Any]) -> str:
+    """How the user wrote the setting, so that they find it again."""
+    variable = f"{ENV_PREFIX}{name}".upper()
+    if name in flags:
+        return f"--{name.replace('_', '-')}"
+    if variable in map(str.upper, os.environ):
+        return variable
+    return f"{name} in {_config_path(flags)}"
+
+
+def _config_path(flags: Mapping[str, Any]) -> str:
+    return str(flags.get("config") or os.environ.get(f"{ENV_PREFIX}CONFIG") or DEFAULT_CONFIG)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    matches = get_close_matches(name, known, n=1)
+    return f"; did you mean {matches[0]}?" if matches else ""

@@ -1,0 +1,56 @@
+"""The table at start-up."""
+
+import msgspec
+from rich.console import Console
+
+from decoding.options import EngineFacts
+from server.banner import start_up_table
+from server.settings import Settings
+
+FACTS = EngineFacts(
+    model="/models/a",
+    model_type="llama",
+    device="cpu",
+    dtype="bfloat16",
+    threads=2,
+    policy="sinks",
+    capacity=1024,
+    block=64,
+    trained_context=8192,
+    max_rows=256,
+    max_sinks=512,
+    session_bytes=25 << 20,
+    max_sessions=160,
+    vocab_size=49152,
+    end_ids=[2],
+    attention="folded SDPA",
+    load_seconds=1.25,
+)
+
+
+def render(facts: EngineFacts, **flags: object) -> str:
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(start_up_table(Settings.load(flags), facts))
+    return capture.get()
+
+
+def test_shows_what_auto_came_to() -> None:
+    lines = [" ".join(line.split()) for line in render(FACTS, max_running=8, port=8001).splitlines()]
+    assert lines == [
+        "model SmolLM2-135M-Instruct (llama, trained on 8,192 tokens)",
+        "dtype bfloat16",
+        "device cpu, 2 threads; attention: folded SDPA",
+        "policy sinks",
+        "sinks pinned, at most 512 tokens",
+        "capacity 1,024 tokens a session",
+        "block 64 tokens evicted at a time",
+        "memory 25.0 MiB a session",
+        "sessions 160 fit, 8 decoded at once",
+        "loaded in 1.2 s",
+        "address http://127.0.0.1:8001",
+    ]
+
+
+def test_threads_are_of_the_cpu() -> None:
+    assert "threads" not in render(msgspec.structs.replace(FACTS, device="cuda:0"))
