@@ -57,9 +57,7 @@ def check(config: PretrainedConfig) -> None:
     rope = getattr(config, "rope_parameters", None) or {}
     kind = rope.get("rope_type", "default")
     if kind not in SERVED_ROPES:
-        raise ModelRefusedError(
-            f"rope type {kind!r}: its frequencies depend on the length; served are: {', '.join(SERVED_ROPES)}"
-        )
+        raise ModelRefusedError(f"rope type {kind!r} is not proven here; served are: {', '.join(SERVED_ROPES)}")
 
 
 def resolve_device(device: str) -> torch.device:

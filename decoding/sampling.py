@@ -16,7 +16,12 @@ _MASK = 2**64 - 1
 def first_argmax(logits: Tensor) -> Tensor:
     """Index of the largest logit of each row, the first one at ties: [rows, vocabulary] to [rows]."""
     if logits.device.type == "cpu":
-        return logits.argmax(-1)  # the CPU kernel returns the first; no other device promises it
+        return logits.argmax(-1)  # the CPU's kernel returns the first
+    return _first_of_largest(logits)
+
+
+def _first_of_largest(logits: Tensor) -> Tensor:
+    """The same where argmax promises no order."""
     index = torch.arange(logits.shape[-1], device=logits.device)
     return torch.where(logits == logits.amax(-1, keepdim=True), index, logits.shape[-1]).amin(-1)
 

@@ -1,7 +1,6 @@
 """The slow truth beside the fast path: a dense O(T^2) forward with the rule's mask and distances, in any dtype.
 
-It shares no code with the cache: every query's keys are rotated for that query alone, after the definition
-(`visible` and `distance` of the rule, written out again here).
+It shares no code with the cache: what a query sees, and at which distances, is written out again here.
 """
 
 from typing import Any
@@ -35,15 +34,14 @@ def norm(module: LlamaRMSNorm, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def logits(
-    model: LlamaForCausalLM, ids: list[int], *, sinks: int, capacity: int, block: int, first: int = 0, shift: int = 0
-) -> Tensor:
-    """Logits [len(ids) - first, vocabulary] of the whole text, one query at a time. shift: text position of ids[0]
-    for the angles only, so that large positions can be compared with small ones."""
+def logits(model: LlamaForCausalLM, ids: list[int], *, sinks: int, capacity: int, block: int, first: int = 0) -> Tensor:
+    """Logits [len(ids) - first, vocabulary] of the whole text at once."""
     config: Any = model.config
     heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     inv_freq = model.model.rotary_emb.inv_freq
     count = len(ids)
+    positions = torch.arange(count)
+    eviction = [evicted(t, capacity, block) for t in range(count)]
     hidden = model.model.embed_tokens(torch.tensor(ids))
     for layer in model.model.layers:
         attention = layer.self_attn
@@ -52,14 +50,15 @@ def logits(
         key = attention.k_proj(normed).view(count, kv_heads, dim).repeat_interleave(heads // kv_heads, 1)
         value = attention.v_proj(normed).view(count, kv_heads, dim).repeat_interleave(heads // kv_heads, 1)
         mixed = torch.empty_like(query)
-        for t in range(count):
-            gone = evicted(t, capacity, block)
-            seen = torch.tensor([j for j in range(t + 1) if j < sinks or j >= sinks + gone])
-            place = torch.where(seen < sinks, seen + gone, seen) + shift  # sinks sit right before the window
-            q = rotate(query[t], torch.full((heads,), t + shift), inv_freq)
-            k = rotate(key[seen], place[:, None].expand(-1, heads), inv_freq)
-            weights = torch.einsum("hd,jhd->hj", q, k).mul(dim**-0.5).softmax(-1)
-            mixed[t] = torch.einsum("hj,jhd->hd", weights, value[seen])
+        turned = rotate(query, positions[:, None].expand(-1, heads), inv_freq)
+        for gone in sorted(set(eviction)):  # all queries with one E: they see sinks at the same places
+            t = [t for t in range(count) if eviction[t] == gone]
+            j = positions[: t[-1] + 1]
+            place = torch.where(j < sinks, j + gone, j)  # sinks sit right before the window
+            scores = torch.einsum("thd,jhd->htj", turned[t], rotate(key[j], place[:, None].expand(-1, heads), inv_freq))
+            visible = (j[None] <= positions[t, None]) & ((j < sinks) | (j >= sinks + gone))[None]
+            weights = scores.mul(dim**-0.5).masked_fill(~visible, -torch.inf).softmax(-1)
+            mixed[t] = torch.einsum("htj,jhd->thd", weights, value[j])
         hidden = hidden + attention.o_proj(mixed.reshape(count, heads * dim))
         hidden = hidden + layer.mlp(norm(layer.post_attention_layernorm, hidden))
     out: Tensor = model.lm_head(norm(model.model.norm, hidden[first:]))

@@ -1,0 +1,200 @@
+"""The engine on a tiny model, in float32: alone, in company, in turns, and after errors."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from decoding import engine as engine_module
+from decoding.engine import Engine, build
+from decoding.errors import ModelRefusedError, NoPlaceError
+from decoding.options import EngineOptions
+from decoding.turn import Sampling, Turn
+from tests.driver import GREEDY, generate, run
+
+CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"))
+PROMPTS = [
+    random.Random(seed).choices(range(3, 259), k=length) for seed, length in enumerate([1, 2, 9, 30, 64, 65, 150])
+]
+SAMPLED = [Sampling(seed=seed, temperature=0.9, top_p=0.95) for seed in range(len(PROMPTS))]
+
+
+def engine_for(model: Path, device: str = "cpu", **options: int) -> Engine:
+    sizes = {"capacity": 64, "block": 8, "max_rows": 48, "memory_bytes": 2**28} | options
+    return build(EngineOptions(model=str(model), device=device, dtype="float32", **sizes))  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["cpu", CUDA])
+def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Engine:
+    return engine_for(tiny_model, request.param)
+
+
+@pytest.mark.parametrize("sampling", [[GREEDY] * len(PROMPTS), SAMPLED], ids=["greedy", "sampled"])
+def test_alone_in_a_batch_and_in_any_chunks_the_text_is_the_same(
+    engine: Engine, tiny_model: Path, sampling: list[Sampling]
+) -> None:
+    """Generates 100 tokens from each prompt, so that all of them evict."""
+    want = [generate(engine, [p], 100, sampling=[s])[0] for p, s in zip(PROMPTS, sampling, strict=True)]
+    assert generate(engine, PROMPTS, 100, sampling=sampling) == want
+    for max_rows in (1, 7, 64, 1000):
+        other = engine_for(tiny_model, engine.facts.device, max_rows=max_rows)
+        assert generate(other, PROMPTS, 100, sampling=sampling) == want
+
+
+def test_different_seeds_give_different_texts(engine: Engine) -> None:
+    texts = generate(engine, [PROMPTS[3]] * 4, 30, sampling=[Sampling(seed=seed) for seed in (1, 2, 3, 1)])
+    assert texts[0] == texts[3]
+    assert len({tuple(text) for text in texts}) == 3
+
+
+def test_turns_continue_one_stream(engine: Engine) -> None:
+    """Three turns equal one forward of the same ids: nothing is forwarded twice, the pending token exactly once."""
+    ids: list[int] = []
+    engine.open("chat", 4)
+    for index, prompt in enumerate(PROMPTS[2:5]):
+        turn = Turn(session="chat", tokens=prompt, sampling=GREEDY, max_tokens=20 + index, end_ids=[])
+        ids += [*prompt, *run(engine, {"chat": turn})["chat"]]
+    last = Turn(session="chat", tokens=PROMPTS[1], sampling=GREEDY, max_tokens=30, end_ids=[])
+    assert run(engine, {"chat": last})["chat"] == generate(engine, [ids + PROMPTS[1]], 30)[0]
+
+
+def test_an_output_says_where_it_stands_and_why_it_ended(engine: Engine) -> None:
+    text = generate(engine, [PROMPTS[2]], 12)[0]
+    engine.open("s", 4)
+    engine.start(Turn(session="s", tokens=PROMPTS[2], sampling=GREEDY, max_tokens=12, end_ids=[text[4]]))
+    outputs = []
+    while engine.has_work:
+        outputs += engine.step()
+    stop = text.index(text[4]) + 1
+    assert [token for output in outputs for token in output.tokens] == text[:stop]
+    assert [output.length for output in outputs] == [len(PROMPTS[2]) + n + 1 for n in range(stop)]
+    assert [output.finish for output in outputs] == [None] * (stop - 1) + ["stop"]
+    engine.start(Turn(session="s", tokens=[5], sampling=GREEDY, max_tokens=1, end_ids=[]))
+    assert engine.step()[0].finish == "length"
+
+
+@pytest.mark.parametrize("keep_back", [0, 1, 7, 60, 170])
+def test_finish_rolls_back_as_if_the_rest_had_never_been(engine: Engine, keep_back: int) -> None:
+    """Also further than the cache can undo: then the ids that stay are forwarded anew."""
+    engine.open("s", 4)
+    engine.start(Turn(session="s", tokens=PROMPTS[6], sampling=GREEDY, max_tokens=1000, end_ids=[]))
+    text: list[int] = []
+    while len(text) < 50:
+        text += [token for output in engine.step() for token in output.tokens]
+    ids = PROMPTS[6] + text
+    keep = len(ids) - keep_back
+    assert engine.finish("s", keep) == keep
+    assert not engine.has_work
+    again = Turn(session="s", tokens=PROMPTS[2], sampling=GREEDY, max_tokens=30, end_ids=[])
+    assert run(engine, {"s": again})["s"] == generate(engine, [ids[:keep] + PROMPTS[2]], 30)[0]
+
+
+def test_finish_in_the_middle_of_a_prompt(engine: Engine) -> None:
+    engine.open("s", 4)
+    engine.start(Turn(session="s", tokens=PROMPTS[6], sampling=GREEDY, max_tokens=9, end_ids=[]))
+    assert engine.step() == []  # 48 of 150 rows
+    assert engine.finish("s", 0) == 0
+    turn = Turn(session="s", tokens=PROMPTS[5], sampling=GREEDY, max_tokens=9, end_ids=[])
+    assert run(engine, {"s": turn})["s"] == generate(engine, [PROMPTS[5]], 9)[0]
+
+
+def test_places_are_bounded_and_come_back(tiny_model: Path) -> None:
+    one = engine_for(tiny_model).facts.session_bytes
+    engine = engine_for(tiny_model, memory_bytes=3 * one)
+    assert engine.facts.max_sessions == 3
+    for name in "abc":
+        engine.open(name, 4)
+    with pytest.raises(NoPlaceError, match="all 3 places"):
+        engine.open("d", 4)
+    engine.close("b")
+    engine.open("d", 4)
+
+
+def test_what_cannot_be_is_refused_and_changes_nothing(engine: Engine) -> None:
+    engine.open("s", 4)
+    with pytest.raises(ValueError, match="open already"):
+        engine.open("s", 4)
+    with pytest.raises(ValueError, match="block must be between"):
+        engine.open("t", 60)
+    for tokens, max_tokens in (([], 5), ([5], 0)):
+        with pytest.raises(ValueError, match="at least one token"):
+            engine.start(Turn(session="s", tokens=tokens, sampling=GREEDY, max_tokens=max_tokens, end_ids=[]))
+    engine.start(Turn(session="s", tokens=[5], sampling=GREEDY, max_tokens=3, end_ids=[]))
+    with pytest.raises(ValueError, match="runs a turn already"):
+        engine.start(Turn(session="s", tokens=[5], sampling=GREEDY, max_tokens=3, end_ids=[]))
+    engine.finish("s", 0)
+    engine.close("s")
+    assert generate(engine, [PROMPTS[3]], 5) == generate(engine, [PROMPTS[3]], 5)
+
+
+def test_after_an_error_in_a_step_the_sessions_go_on(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error comes in the second layer, when the first one has moved its sinks: the cache is in doubt."""
+    engine.open("s", 4)
+    engine.start(Turn(session="s", tokens=PROMPTS[6], sampling=GREEDY, max_tokens=1000, end_ids=[]))
+    text: list[int] = []
+    while len(text) < 5:
+        text += [token for output in engine.step() for token in output.tokens]
+
+    def fail(self: object, layer: int, *_: object) -> None:
+        if layer == 1:
+            raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cache.session_cache.SessionCache.attend", fail)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            engine.step()
+    assert not engine.has_work
+    turn = Turn(session="s", tokens=[7], sampling=GREEDY, max_tokens=20, end_ids=[])
+    assert run(engine, {"s": turn})["s"] == generate(engine, [[*PROMPTS[6], *text, 7]], 20)[0]
+
+
+def test_more_sessions_than_rows_are_served_in_turn(tiny_model: Path) -> None:
+    prompts = PROMPTS[1:5] * 3
+    want = generate(engine_for(tiny_model), prompts, 20)
+    assert generate(engine_for(tiny_model, max_rows=5), prompts, 20) == want
+
+
+def test_slabs_stay_where_they_are_in_a_long_conversation(engine: Engine) -> None:
+    engine.open("s", 4)
+    engine.start(Turn(session="s", tokens=PROMPTS[3], sampling=GREEDY, max_tokens=2000, end_ids=[]))
+    engine.step()
+    slab = engine._sessions["s"].cache._slab
+    before = [tensor.data_ptr() for tensor in (slab._all, slab._undo_all, slab._pristine_all)]
+    while engine.has_work:
+        engine.step()
+    assert [tensor.data_ptr() for tensor in (slab._all, slab._undo_all, slab._pristine_all)] == before
+
+
+def test_a_model_that_is_not_proven_is_refused_with_the_reason(tmp_path: Path) -> None:
+    from transformers import GPT2Config
+
+    GPT2Config().save_pretrained(tmp_path)
+    with pytest.raises(ModelRefusedError, match="'gpt2' is not proven"):
+        build(EngineOptions(model=str(tmp_path)))
+
+
+def test_a_rope_whose_frequencies_depend_on_the_length_is_refused(tmp_path: Path) -> None:
+    from tests.tiny import build_config
+
+    config = build_config()
+    config.rope_parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ModelRefusedError, match="'dynamic' is not proven"):
+        build(EngineOptions(model=str(tmp_path)))
+
+
+def test_a_device_that_is_not_there_is_refused(tiny_model: Path) -> None:
+    with pytest.raises(ModelRefusedError, match="'cuda:99' is not usable"):
+        build(EngineOptions(model=str(tiny_model), device="cuda:99"))
+
+
+def test_facts_are_resolved(engine: Engine) -> None:
+    facts = engine.facts
+    assert facts.end_ids == [2]
+    assert facts.max_sinks == 32
+    assert facts.dtype == "float32"
+    assert facts.max_sessions == 2**28 // facts.session_bytes
+    assert engine_module.build(
+        EngineOptions(model=facts.model, device=facts.device, capacity=64, block=8)
+    ).facts.dtype in ("bfloat16", "float16", "float32")

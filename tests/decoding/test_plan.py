@@ -1,0 +1,25 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decoding.plan import Share, plan
+
+
+def test_sessions_that_decode_go_before_the_chunks_of_prompts() -> None:
+    assert plan([("long", 100), ("a", 1), ("b", 1)], 8) == [
+        Share("a", 1, True),
+        Share("b", 1, True),
+        Share("long", 6, False),
+    ]
+
+
+def test_what_one_prompt_leaves_the_next_one_gets() -> None:
+    assert plan([("x", 3), ("y", 9), ("z", 2)], 8) == [Share("x", 3, True), Share("y", 5, False)]
+
+
+@given(st.lists(st.integers(1, 50), max_size=20), st.integers(1, 40))
+def test_a_step_is_full_or_everyone_is_in_it(tokens: list[int], max_rows: int) -> None:
+    waiting = [(str(index), count) for index, count in enumerate(tokens)]
+    shares = plan(waiting, max_rows)
+    assert sum(share.rows for share in shares) == min(max_rows, sum(tokens))
+    assert all(share.complete == (share.rows == tokens[int(share.session)]) for share in shares)
+    assert len({share.session for share in shares}) == len(shares)
