@@ -86,8 +86,10 @@ def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
 class Model:
     """Weights on a device, and the forward of one step."""
 
-    def __init__(self, path: Path, device: torch.device, dtype: torch.dtype, *, packed: bool = True) -> None:
-        """packed: pack and fuse the linear layers, on a CPU that has fast kernels for the dtype."""
+    def __init__(
+        self, path: Path, device: torch.device, dtype: torch.dtype, *, packed: bool = True, fused: bool = True
+    ) -> None:
+        """packed: pack the linear layers, on a CPU that has fast kernels for the dtype; fused: and fuse them."""
         config = AutoConfig.from_pretrained(path)
         check(config)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=ATTENTION)
@@ -99,7 +101,7 @@ class Model:
         swap_norms(model)
         self.packed = packed and device.type == "cpu" and can_pack(dtype)
         if self.packed:
-            pack(model)
+            pack(model, fuse=fused)
         self._model = model
         self.config = config
         self.device, self.dtype = device, dtype

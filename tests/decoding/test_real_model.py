@@ -7,8 +7,12 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
+from cache.rule import Rule
+from cache.session_cache import SessionCache
 from decoding.engine import Engine, build
+from decoding.model import Model
 from decoding.options import EngineOptions
+from decoding.step import Slice, Step
 from decoding.turn import Sampling
 from tests import oracle
 from tests.driver import generate
@@ -90,3 +94,31 @@ def test_a_text_three_times_the_capacity_equals_the_oracle(
     assert len(ids) > 3 * capacity
     logits = oracle.logits(plain, ids[:-1], sinks=sinks, capacity=capacity, block=block, first=len(prompt) - 1)
     assert logits.argmax(-1).tolist() == text
+
+
+def test_bfloat16_rows_have_the_same_bits_alone_and_in_a_batch(default_model: Path, prompts: list[list[int]]) -> None:
+    """Logits, not only text: packed layers, norms and attention give a row its bits whatever stands beside it."""
+    device = torch.device("cpu")
+    model = Model(default_model, device, torch.bfloat16)
+    if not model.packed:
+        pytest.skip("no fast bfloat16 kernels on this processor: plain layers promise no bits")
+    rule = Rule(31, 96, 16)
+    lengths = [len(prompt) + 80 for prompt in prompts]  # past the capacity
+    stream = [(prompt * 9)[:length] for prompt, length in zip(prompts, lengths, strict=True)]
+
+    def forward(caches: list[SessionCache], parts: list[list[int]]) -> torch.Tensor:
+        step = Step([Slice(c, p, 1) for c, p in zip(caches, parts, strict=True)], device, model.groups)
+        logits = model.forward(step)
+        step.commit()
+        return logits
+
+    def new_caches() -> list[SessionCache]:
+        return [SessionCache(model.shape, rule, model.rope, max_rows=128) for _ in prompts]
+
+    alone, together = new_caches(), new_caches()
+    want = torch.cat([forward([cache], [prompt]) for cache, prompt in zip(alone, prompts, strict=True)])
+    assert torch.equal(forward(together, prompts), want)
+    for t in range(80):
+        tokens = [[ids[len(prompt) + t]] for ids, prompt in zip(stream, prompts, strict=True)]
+        want = torch.cat([forward([cache], [token]) for cache, token in zip(alone, tokens, strict=True)])
+        assert torch.equal(forward(together, tokens), want)
