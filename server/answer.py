@@ -1,0 +1,51 @@
+"""One request being answered: its text as it comes, for streams and whole replies alike."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from server.request import Request
+from server.scheduler import Scheduler
+from server.transcript import Transcript
+
+
+class Answer:
+    """Reads an admitted request's outputs, and ends it where a stop string or the time limit says so."""
+
+    def __init__(self, request: Request, transcript: Transcript, scheduler: Scheduler, deadline: float) -> None:
+        self._request = request
+        self._scheduler = scheduler
+        self._deadline = deadline  # in the event loop's time
+        self.transcript = transcript
+
+    async def pieces(self, silence: float = 0) -> AsyncIterator[str]:
+        """Text that is not empty; an empty one after each `silence` seconds without any (0: never).
+
+        Raises `ApiError` where the request fails. Ends with the transcript's `finish_reason` set.
+        """
+        loop = asyncio.get_running_loop()
+        while self.transcript.finish_reason is None:
+            patience = loop.time() + silence if silence else self._deadline
+            try:
+                async with asyncio.timeout_at(min(patience, self._deadline)):
+                    text = await self._next_text()
+            except TimeoutError:
+                text = self._end_late() if loop.time() >= self._deadline else ""
+            if text or self.transcript.finish_reason is None:
+                yield text
+
+    async def text(self) -> str:
+        """All of it, at its end."""
+        return "".join([piece async for piece in self.pieces()])
+
+    async def _next_text(self) -> str:
+        """Waits for a step that adds text or ends the answer."""
+        text = ""
+        while not text and self.transcript.finish_reason is None:
+            text = self.transcript.push(await self._request.output())
+        if self.transcript.keep is not None:
+            self._scheduler.finish(self._request, self.transcript.keep)
+        return text
+
+    def _end_late(self) -> str:
+        self._scheduler.finish(self._request, self._request.length)
+        return self.transcript.end("length")

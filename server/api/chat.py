@@ -1,0 +1,103 @@
+"""POST /v1/chat/completions."""
+
+import asyncio
+import secrets
+import time
+from contextlib import ExitStack
+
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from decoding.turn import Sampling, Turn
+from server import body
+from server.answer import Answer
+from server.chat_reply import ChatReply
+from server.disconnect import unless_gone
+from server.errors import context_length_exceeded, invalid, timed_out
+from server.replies import Identity
+from server.request import Request
+from server.schemas import ChatRequest
+from server.service import Loaded, Service
+from server.sse import EventStream
+from server.template import MessagesError
+from server.transcript import Transcript
+
+
+def build_router(service: Service) -> APIRouter:
+    router = APIRouter(tags=["chat"])
+    settings = service.settings
+
+    @router.post("/v1/chat/completions")
+    async def create(http: HttpRequest) -> Response:
+        deadline = asyncio.get_running_loop().time() + settings.request_timeout_seconds
+        asked = await body.read(http, ChatRequest, settings.max_body_bytes)
+        _check(asked, settings.max_output_tokens)
+        request, loaded = service.enter(asked.model)
+        with ExitStack() as stack:
+            stack.callback(service.scheduler.cancel, request)
+            await unless_gone(http, _admit(service, loaded, request, asked, deadline))
+            reply = _reply(service, loaded, request, asked, deadline)
+            if asked.stream:
+                return EventStream(reply.events(settings.ping_seconds), release=stack.pop_all().close)
+            return Response(await unless_gone(http, reply.whole()), media_type="application/json")
+
+    return router
+
+
+def _check(asked: ChatRequest, max_output_tokens: int) -> None:
+    """What the schema alone cannot tell. Raises `ApiError`."""
+    if asked.stream_options is not None and not asked.stream:
+        raise invalid("'stream_options' is only allowed with 'stream': true.", "stream_options")
+    for name in ("max_completion_tokens", "max_tokens"):
+        if (getattr(asked, name) or 0) > max_output_tokens:
+            raise invalid(f"'{name}' may be at most {max_output_tokens} here.", name)
+
+
+async def _admit(service: Service, loaded: Loaded, request: Request, asked: ChatRequest, deadline: float) -> None:
+    """Returns when the request runs. Raises `ApiError` where it cannot, or not in time."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            tokens, sinks = await asyncio.to_thread(_encode, service, loaded, asked)
+            service.scheduler.submit(request, _turn(request, tokens, asked, service, loaded), sinks)
+            await request.admitted()
+    except TimeoutError:
+        raise timed_out(service.settings.request_timeout_seconds) from None
+
+
+def _encode(service: Service, loaded: Loaded, asked: ChatRequest) -> tuple[list[int], int]:
+    """The prompt's tokens, and how many of them are pinned. Raises `ApiError`."""
+    template, limit = loaded.template, loaded.facts.max_sinks
+    for index, message in enumerate(asked.messages):
+        if message.name is not None and not template.shows_names:
+            raise invalid("This model's chat template shows no names.", f"messages[{index}].name")
+    messages = [message.for_template() for message in asked.messages]
+    try:
+        tokens = template.encode(messages)
+        sinks = template.pinned(messages, tokens) if service.settings.sinks == "pinned" else service.settings.sinks
+    except MessagesError as error:
+        raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
+    if sinks > limit:
+        raise context_length_exceeded(f"The system messages take {sinks} tokens; at most {limit} can be pinned here.")
+    return tokens, sinks
+
+
+def _turn(request: Request, tokens: list[int], asked: ChatRequest, service: Service, loaded: Loaded) -> Turn:
+    seed = secrets.randbits(64) if asked.seed is None else asked.seed % 2**64  # negative seeds are as good as others
+    return Turn(
+        session=request.id,
+        tokens=tokens,
+        sampling=Sampling(
+            seed=seed, temperature=asked.temperature, top_k=asked.top_k, top_p=asked.top_p, min_p=asked.min_p
+        ),
+        max_tokens=asked.asked_tokens or service.settings.max_output_tokens,
+        end_ids=loaded.facts.end_ids,
+    )
+
+
+def _reply(service: Service, loaded: Loaded, request: Request, asked: ChatRequest, deadline: float) -> ChatReply:
+    assert request.turn is not None
+    identity = Identity(f"chatcmpl-{request.id}", int(time.time()), asked.model, loaded.fingerprint)
+    answer = Answer(request, Transcript(loaded.template.tokenizer, asked.stop), service.scheduler, deadline)
+    include_usage = asked.stream_options is not None and asked.stream_options.include_usage
+    return ChatReply(identity, answer, len(request.turn.tokens), include_usage)

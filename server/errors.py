@@ -1,0 +1,133 @@
+"""Every failure that a client is told of, in OpenAI's envelope: {"error": {message, type, param, code}}."""
+
+import logging
+from http import HTTPStatus
+
+import msgspec
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
+
+CLIENT_CLOSED_REQUEST = 499  # nginx's; nobody receives it
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorEnvelope(msgspec.Struct, frozen=True):
+    error: ErrorBody
+
+
+class ApiError(Exception):
+    """A failure to tell the client of. `retry_after`, in seconds, says when to come again."""
+
+    def __init__(self, status: int, body: ErrorBody, retry_after: int | None = None) -> None:
+        super().__init__(body.message)
+        self.status = status
+        self.body = body
+        self.retry_after = retry_after
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(ErrorEnvelope(self.body))
+
+    def response(self) -> Response:
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        return Response(self.encode(), self.status, headers, "application/json")
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    return ApiError(400, ErrorBody(message, "invalid_request_error", param, code))
+
+
+def context_length_exceeded(message: str) -> ApiError:
+    return invalid(message, "messages", "context_length_exceeded")
+
+
+def model_not_found(model: str) -> ApiError:
+    message = f"The model {model[:200]!r} does not exist here. GET /v1/models lists what does."
+    return ApiError(404, ErrorBody(message, "invalid_request_error", "model", "model_not_found"))
+
+
+def queue_full() -> ApiError:
+    message = "Too many requests are waiting already. Try again later."
+    return ApiError(429, ErrorBody(message, "rate_limit_error", None, "queue_full"), retry_after=1)
+
+
+def unavailable(reason: str, retry_after: int = 2) -> ApiError:
+    body = ErrorBody(f"The server is not ready: {reason}.", "server_error", None, "unavailable")
+    return ApiError(503, body, retry_after)
+
+
+def timed_out(seconds: float) -> ApiError:
+    message = f"The request found no place within {seconds:g} seconds. Try again later."
+    return ApiError(503, ErrorBody(message, "server_error", None, "timeout"), retry_after=1)
+
+
+def engine_failed() -> ApiError:
+    message = "The engine failed while it served this request. The request can be sent again."
+    return ApiError(500, ErrorBody(message, "server_error", None, "engine_failed"))
+
+
+def internal() -> ApiError:
+    return ApiError(500, ErrorBody("The server failed while it served this request.", "server_error", None, "internal"))
+
+
+def of_http(error: HTTPException) -> ApiError:
+    """The framework's own refusals: unknown routes, wrong methods."""
+    phrase = HTTPStatus(error.status_code).phrase
+    code = phrase.lower().replace(" ", "_")
+    return ApiError(error.status_code, ErrorBody(phrase, "invalid_request_error", None, code))
+
+
+class ErrorMiddleware:
+    """Answers what no handler caught, and raises it no further: the server would drop the client's connection.
+
+    A failure after the response has begun cannot be answered. It is raised, so that the connection is cut, and nobody
+    takes what came for the whole.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watch(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        except Exception:
+            if started or scope["type"] != "http":
+                raise
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            await internal().response()(scope, receive, send)
+
+
+def install(app: FastAPI) -> None:
+    """Let every error of `app` leave in the envelope."""
+    app.add_middleware(ErrorMiddleware)
+
+    @app.exception_handler(ApiError)
+    async def refuse(_: Request, error: ApiError) -> Response:
+        return error.response()
+
+    @app.exception_handler(HTTPException)
+    async def refuse_http(_: Request, error: HTTPException) -> Response:
+        response = of_http(error).response()
+        response.headers.update(error.headers or {})
+        return response
+
+    @app.exception_handler(ClientDisconnect)
+    async def forget(_: Request, __: ClientDisconnect) -> Response:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)

@@ -1,0 +1,118 @@
+"""What clients may ask for. Strict: nothing is coerced, null is absent, and nothing is accepted that has no effect."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from server.template import Message
+
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 1000
+
+
+def _check_unicode(text: str) -> str:
+    """JSON can spell half of a surrogate pair, which no tokenizer takes and no encoder writes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise PydanticCustomError("surrogate", "Text should be valid Unicode, without lone surrogates") from None
+    return text
+
+
+def _as_parts(content: Any) -> Any:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if isinstance(content, list) and content:
+        return content
+    raise PydanticCustomError("content", "Input should be a string or a list of text parts")
+
+
+def _as_list(stop: Any) -> Any:
+    if isinstance(stop, str):
+        return [stop]
+    if isinstance(stop, list):
+        return stop
+    raise PydanticCustomError("stop", "Input should be a string or a list of strings")
+
+
+def _only(supported: Any) -> AfterValidator:
+    """For what is not supported yet: taken with the value that asks for nothing, which many clients always send."""
+
+    def check(value: Any) -> Any:
+        if value != supported:
+            raise PydanticCustomError("not_supported", "Not supported yet, except as {value}", {"value": supported})
+        return value
+
+    return AfterValidator(check)
+
+
+Text = Annotated[str, AfterValidator(_check_unicode)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH), AfterValidator(_check_unicode)]
+OutputTokens = Annotated[int, Field(ge=1)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, data: Any) -> Any:
+        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: Text
+
+
+class ChatMessage(Strict):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[list[TextPart], BeforeValidator(_as_parts)]
+    name: Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_check_unicode)] | None = None
+
+    def for_template(self) -> Message:
+        """Templates know no developers: theirs is the word of the system."""
+        role = "system" if self.role == "developer" else self.role
+        message = {"role": role, "content": "".join(part.text for part in self.content)}
+        return message if self.name is None else {**message, "name": self.name}
+
+
+class StreamOptions(Strict):
+    include_usage: bool = False
+
+
+class TextFormat(Strict):
+    type: Literal["text"]
+
+
+class ChatRequest(Strict):
+    """Body of POST /v1/chat/completions."""
+
+    model: Text
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_completion_tokens: OutputTokens | None = None
+    max_tokens: OutputTokens | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    stop: Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_as_list)] = []
+
+    # Hints, which ask for nothing.
+    user: Text | None = None
+    metadata: dict[Text, Text] | None = None
+
+    n: Annotated[int, _only(1)] = 1
+    store: Annotated[bool, _only(supported=False)] = False
+    logprobs: Annotated[bool, _only(supported=False)] = False
+    frequency_penalty: Annotated[float, _only(0)] = 0.0
+    presence_penalty: Annotated[float, _only(0)] = 0.0
+    response_format: TextFormat | None = None
+
+    @property
+    def asked_tokens(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens

@@ -1,0 +1,57 @@
+"""What the API's routes serve with: settings, scheduler, and what comes of loading the model."""
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from decoding.options import EngineFacts
+from server.errors import model_not_found, unavailable
+from server.request import Request
+from server.scheduler import Scheduler
+from server.settings import Settings
+from server.template import ChatTemplate
+
+FINGERPRINTED = ("sinkahead", "torch", "transformers")
+
+
+@dataclass
+class Loaded:
+    """What is known of the model once it is loaded."""
+
+    facts: EngineFacts
+    template: ChatTemplate
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        name = Path(self.facts.model).name
+        shaping = msgspec.structs.replace(self.facts, model=name, load_seconds=0.0, max_sessions=0)
+        versions = [version(name) for name in FINGERPRINTED]
+        self.fingerprint = "fp_" + hashlib.sha256(msgspec.json.encode([shaping, versions])).hexdigest()[:12]
+
+
+@dataclass
+class Service:
+    settings: Settings
+    scheduler: Scheduler
+    loaded: Loaded | None = None
+
+    @property
+    def unready(self) -> str | None:
+        """Why requests are refused at the moment; None: they are not."""
+        return self.scheduler.unready or (None if self.loaded else "the model is loading")
+
+    def enter(self, model: str) -> tuple[Request, Loaded]:
+        """Count a request for `model` in. Raises `ApiError`."""
+        self.check_model(model)
+        if self.loaded is None:
+            raise unavailable(self.unready or "")
+        return self.scheduler.reserve(), self.loaded
+
+    def check_model(self, model: str) -> None:
+        """Raises `ApiError`."""
+        if model != self.settings.public_model_name:
+            raise model_not_found(model)

@@ -1,0 +1,99 @@
+"""Keeps one worker process running: starts it, hands its messages on, starts another one when it dies."""
+
+import asyncio
+import logging
+import time
+
+from decoding.options import EngineFacts, EngineOptions
+from server.messages import Ready, Refused
+from server.scheduler import Scheduler
+from server.worker_process import STOP_SECONDS, WorkerDiedError, WorkerProcess
+
+logger = logging.getLogger(__name__)
+
+FIRST_DELAY_SECONDS = 0.25
+LONGEST_DELAY_SECONDS = 15.0
+HEALTHY_SECONDS = 60.0  # a worker that lived so long owes nothing to the deaths before
+
+
+class LoadError(Exception):
+    """The worker could not load the model; the message says why, in one line."""
+
+
+class Supervisor:
+    """`load` starts the first worker; its failure is final. `run` then serves, and replaces each worker that dies."""
+
+    def __init__(self, options: EngineOptions, scheduler: Scheduler) -> None:
+        self._options = options
+        self._scheduler = scheduler
+        self._worker: WorkerProcess | None = None
+        self._serving = False  # the worker is ready, and takes messages
+
+    @property
+    def worker_pid(self) -> int | None:
+        return self._worker.pid if self._worker else None
+
+    async def load(self) -> EngineFacts:
+        """Start a worker and wait until it has loaded the model. Raises `LoadError`."""
+        self._worker = WorkerProcess(self._options)
+        try:
+            message = await self._worker.receive()
+        except WorkerDiedError as death:
+            raise LoadError(f"{death} while it loaded the model") from None
+        if isinstance(message, Refused):
+            raise LoadError(message.reason)
+        assert isinstance(message, Ready)
+        if message.facts.max_sessions < 1:
+            raise LoadError(f"there is no memory for a session of {message.facts.session_bytes} bytes")
+        self._serving = True
+        self._scheduler.worker_ready(message.facts, self._worker.send)
+        return message.facts
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        delay = 0.0
+        while True:
+            ready_at = time.monotonic()
+            await self._hand_on()
+            delay = 0.0 if time.monotonic() - ready_at > HEALTHY_SECONDS else _longer(delay)
+            self._scheduler.worker_lost("its worker died and is being restarted")
+            while not await self._replace(delay):
+                delay = _longer(delay)
+                self._scheduler.worker_lost(f"its worker died and cannot be restarted; next attempt in {delay:g} s")
+
+    async def stop(self) -> None:
+        """End the worker, in order if it serves, by force if it is loading. `run` must have been cancelled."""
+        if self._worker is not None:
+            await self._worker.stop(STOP_SECONDS if self._serving else 0)
+
+    def kill(self) -> None:
+        """For an exit at once."""
+        if self._worker is not None:
+            self._worker.kill()
+
+    async def _hand_on(self) -> None:
+        """From the worker to the scheduler, until the worker dies."""
+        assert self._worker is not None
+        try:
+            while True:
+                message = await self._worker.receive()
+                assert not isinstance(message, Ready | Refused)
+                self._scheduler.receive(message)
+        except WorkerDiedError as death:
+            self._serving = False
+            logger.error("%s", str(death).capitalize())
+
+    async def _replace(self, delay: float) -> bool:
+        assert self._worker is not None
+        await self._worker.stop(patience=0)
+        await asyncio.sleep(delay)
+        try:
+            await self.load()
+        except LoadError as failure:
+            logger.error("The worker cannot be restarted: %s", failure)
+            return False
+        return True
+
+
+def _longer(delay: float) -> float:
+    return min(max(FIRST_DELAY_SECONDS, 2 * delay), LONGEST_DELAY_SECONDS)

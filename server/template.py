@@ -1,0 +1,127 @@
+"""Messages to token ids, by the model's own chat template and tokenizer."""
+
+import re
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from jinja2 import TemplateError
+from tokenizers import AddedToken, Tokenizer
+
+if TYPE_CHECKING:  # takes seconds, in which the server should answer already that it is loading
+    from transformers import PreTrainedTokenizerFast
+
+MIN_PINNED = 4
+# Stand for the control token number N of a message, as OPEN N CLOSE: private characters, which templates leave alone.
+OPEN, CLOSE = "\U000f0000", "\U000f0001"
+SENTINEL = re.compile(f"{OPEN}([0-9]+){CLOSE}")
+
+Message = dict[str, str]  # role, content, and name where the template shows it
+
+
+class TokenizerError(ValueError):
+    """The model's folder holds no tokenizer and chat template that can be served; the message says why."""
+
+
+class MessagesError(ValueError):
+    """The template does not take these messages; the message says why."""
+
+
+class ChatTemplate:
+    """Encodes conversations. Has no state that changes: any thread may call it, and it is best kept off event loops.
+
+    Text is tokenized as transformers' `apply_chat_template` does it, with one exception: a control token that is
+    written in a message stays text. Only the template makes control tokens.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerFast") -> None:
+        self._template = tokenizer
+        self.tokenizer = _copy(tokenizer.backend_tokenizer)
+        self._literal = _copy(tokenizer.backend_tokenizer)  # reads control tokens as text
+        self._literal.encode_special_tokens = True
+        control = {index: token for index, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
+        self._control_ids = frozenset(control)
+        patterns = sorted(map(_pattern, control.values()), key=len, reverse=True)
+        self._control_in_text = re.compile("|".join(patterns) or "(?!)")
+        self._protected = sorted([OPEN, CLOSE, *(token.content for token in control.values())], key=len, reverse=True)
+        self._protected_in_messages = re.compile("|".join(map(re.escape, self._protected)))
+        probe = [{"role": "user", "content": "-", "name": "sinkahead-probe"}]
+        self.shows_names = "sinkahead-probe" in self._render(probe)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Raises `TokenizerError`."""
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+        except Exception as error:
+            raise TokenizerError(f"the tokenizer cannot be loaded: {' '.join(str(error).split())}") from error
+        if not isinstance(tokenizer, PreTrainedTokenizerFast):
+            raise TokenizerError("the tokenizer is not of the fast kind (tokenizer.json)")
+        if not tokenizer.chat_template:
+            raise TokenizerError("the model has no chat template")
+        try:
+            return cls(tokenizer)
+        except MessagesError as error:
+            raise TokenizerError(f"the chat template cannot be used: {error}") from error
+
+    def encode(self, messages: Sequence[Message]) -> list[int]:
+        """The conversation up to where the assistant speaks next. Raises `MessagesError`."""
+        guarded = [{key: self._guard(text) for key, text in message.items()} for message in messages]
+        text = self._render(guarded)
+        if guarded == list(messages):
+            ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+            # More control tokens than the text shows: the tokenizer's normalizer made some, of look-alike characters.
+            if sum(map(self._control_ids.__contains__, ids)) == len(self._control_in_text.findall(text)):
+                return ids
+        return self._encode_parts(text)
+
+    def pinned(self, messages: Sequence[Message], tokens: Sequence[int]) -> int:
+        """How many of `tokens`, which `encode` made of `messages`, depend on nothing behind the system messages.
+
+        The text of the first user message may melt into the token before it, so it is tried with two texts that
+        begin differently: what they and `tokens` have in common is the pinned block. At least 4.
+        """
+        num_system = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
+        variants = [self.encode([*messages[:num_system], {"role": "user", "content": text}]) for text in ("a", "Z")]
+        common = takewhile(lambda ids: len(set(ids)) == 1, zip(tokens, *variants, strict=False))
+        return max(MIN_PINNED, sum(1 for _ in common))
+
+    def _guard(self, text: str) -> str:
+        return self._protected_in_messages.sub(lambda found: f"{OPEN}{self._protected.index(found[0])}{CLOSE}", text)
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        try:
+            text = self._template.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        except (TemplateError, TypeError) as error:
+            raise MessagesError(str(error)) from error
+        assert isinstance(text, str)
+        return text
+
+    def _encode_parts(self, text: str) -> list[int]:
+        """Cut at the template's own control tokens; all that is between them is text."""
+        ids: list[int] = []
+        end = 0
+        for found in self._control_in_text.finditer(text):
+            ids += self._encode_literally(text[end : found.start()])
+            ids += self.tokenizer.encode(found[0], add_special_tokens=False).ids
+            end = found.end()
+        return ids + self._encode_literally(text[end:])
+
+    def _encode_literally(self, text: str) -> list[int]:
+        restored = SENTINEL.sub(lambda found: self._protected[int(found[1])], text)
+        return self._literal.encode(restored, add_special_tokens=False).ids
+
+
+def _copy(tokenizer: Tokenizer) -> Tokenizer:
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
+
+
+def _pattern(token: AddedToken) -> str:
+    """What the tokenizer takes for this token, with the white space around it that it swallows."""
+    return (r"\s*" if token.lstrip else "") + re.escape(token.content) + (r"\s*" if token.rstrip else "")

@@ -1,0 +1,158 @@
+"""Bad bodies: each is refused with the parameter's name and without its contents."""
+
+import contextlib
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server import body
+from server.errors import ApiError
+from server.schemas import ChatRequest
+
+GOOD: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def parse(**changes: Any) -> ChatRequest:
+    return body.parse(json.dumps(GOOD | changes).encode(), ChatRequest)
+
+
+def refusal(raw: bytes) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        body.parse(raw, ChatRequest)
+    assert refused.value.status == 400
+    assert refused.value.body.type == "invalid_request_error"
+    json.loads(refused.value.encode())
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"\xff\xfe\xff",
+        b'{"model": "m", "messages": [}',
+        b'{"a":' * 100_000,
+        b"[" * 1_000_000,
+        b'{"seed": ' + b"9" * 5000 + b"}",
+    ],
+)
+def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
+    assert refusal(raw).body.param is None
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("model", ["5", "[]", r'"\ud800"', "null"]),
+        ("messages", ["[]", "{}", '"hi"', "5", "null"]),
+        ("messages[0]", ["[5]", '["hi"]', "[[]]", "[null]"]),
+        (
+            "messages[0].role",
+            ['[{"content": "hi"}]', '[{"role": "tool", "content": "x"}]', '[{"role": 1, "content": ""}]'],
+        ),
+        (
+            "messages[0].content",
+            [
+                '[{"role": "user"}]',
+                '[{"role": "user", "content": null}]',
+                '[{"role": "user", "content": 5}]',
+                '[{"role": "user", "content": []}]',
+                r'[{"role": "user", "content": "\udc00"}]',
+            ],
+        ),
+        (
+            "messages[0].content[0].type",
+            ['[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]'],
+        ),
+        ("messages[0].content[0].text", ['[{"role": "user", "content": [{"type": "text"}]}]']),
+        ("messages[0].tool_calls", ['[{"role": "assistant", "content": "x", "tool_calls": []}]']),
+        ("stream", ["1", '"true"', "[]"]),
+        ("stream_options", ["5", "[]"]),
+        ("stream_options.include_usage", ['{"include_usage": 1}']),
+        ("max_tokens", ["-1", "0", "true", '"5"', "5.0", "1e3", "NaN", "Infinity"]),
+        ("max_completion_tokens", ["-1", "0", "true", '"5"', "1.5"]),
+        ("temperature", ["-0.1", "2.1", "true", '"1"', "NaN", "-Infinity", "1e999", "9" * 400]),
+        ("top_p", ["-0.1", "1.1", "false", "NaN"]),
+        ("top_k", ["-1", "1.5", "true", "99999999999999"]),
+        ("min_p", ["-0.1", "1.1", '"0"']),
+        ("seed", ["9" * 400, "18446744073709551616", "1.0", "true", '"1"']),
+        ("stop", ["5", "{}", '""', json.dumps(["x"] * 17)]),
+        ("stop[1]", ['["a", ""]', '["a", 5]', r'["a", "\ud800"]']),
+        ("user", ["5", r'"\ud800"']),
+        ("metadata", ["5", "[]"]),
+        ("metadata.a", ['{"a": 1}']),
+        ("n", ["2", "0", "true", "1.0"]),
+        ("store", ["true", "0"]),
+        ("logprobs", ["true", "5"]),
+        ("frequency_penalty", ["0.5"]),
+        ("presence_penalty", ["-1"]),
+        ("response_format", ["5"]),
+        ("response_format.type", ['{"type": "json_object"}']),
+        ("tools", ["[]"]),
+        ("logit_bias", ["{}"]),
+        ("top_logprobs", ["0"]),
+        ("no_such_thing", ["1"]),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(name: str, values: list[str]) -> None:
+    for value in values:
+        key = re.split(r"[\[.]", name)[0]
+        rest = {other: content for other, content in GOOD.items() if other != key}
+        raw = json.dumps(rest)[:-1] + f', "{key}": {value}}}'
+        assert refusal(raw.encode()).body.param == name, value
+
+
+def test_a_refusal_repeats_no_contents() -> None:
+    raw = json.dumps(GOOD | {"messages": [{"role": "secret-1", "content": {"secret-2": ["secret-3"]}}]})
+    assert "secret" not in refusal(raw.encode()).body.message
+
+
+def test_a_strange_name_is_told_without_harm() -> None:
+    assert refusal(json.dumps(GOOD | {"x" * 1000: 1}).encode()).body.param == "x" * 100
+    assert refusal(rb'{"model": "m", "messages": [{"role": "user", "content": "hi", "\ud800": 1}]}').body.message
+
+
+def test_null_is_absent() -> None:
+    assert parse(**dict.fromkeys(set(ChatRequest.model_fields) - set(GOOD)), tools=None) == parse()
+    message = {"role": "assistant", "content": "hi", "refusal": None, "tool_calls": None, "name": None}
+    assert parse(messages=[message]).messages[0].for_template() == {"role": "assistant", "content": "hi"}
+
+
+def test_what_asks_for_nothing_is_taken() -> None:
+    parse(n=1, store=False, logprobs=False, frequency_penalty=0, presence_penalty=0.0, response_format={"type": "text"})
+    parse(user="u", metadata={"a": "b"})
+
+
+def test_text_parts_are_joined_and_developers_speak_as_the_system() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    message = parse(messages=[{"role": "developer", "content": parts}]).messages[0]
+    assert message.for_template() == {"role": "system", "content": "ab"}
+
+
+def test_the_newer_name_of_the_limit_wins() -> None:
+    assert parse(max_tokens=3).asked_tokens == 3
+    assert parse(max_tokens=3, max_completion_tokens=5).asked_tokens == 5
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*ChatRequest.model_fields, "x", "\ud800"]), anything))
+def test_any_object_is_taken_or_refused_in_the_envelope(data: dict[str, Any]) -> None:
+    raw = json.dumps(data).encode()
+    with contextlib.suppress(ApiError):
+        body.parse(raw, ChatRequest)
+        return
+    refusal(raw)

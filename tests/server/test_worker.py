@@ -1,0 +1,109 @@
+"""The worker's loop around the real engine, and how it takes faults."""
+
+from pathlib import Path
+
+import pytest
+
+from decoding import engine
+from decoding.options import EngineOptions
+from decoding.turn import Sampling, Turn
+from server.messages import Close, Failed, Finish, Finished, FromWorker, NoPlace, Open, Start, Step
+from server.worker import MAX_FAILED_STEPS, Worker
+
+Rig = tuple[Worker, engine.Engine, list[FromWorker]]
+
+
+@pytest.fixture
+def rig(tiny_model: Path) -> Rig:
+    """A worker with one place, its engine, and what it has sent."""
+    facts = engine.build(EngineOptions(model=str(tiny_model), dtype="float32", capacity=64, block=8)).facts
+    options = EngineOptions(
+        model=str(tiny_model), dtype="float32", capacity=64, block=8, memory_bytes=facts.session_bytes * 2
+    )
+    sent: list[FromWorker] = []
+    built = engine.build(options)
+    return Worker(built, sent.append), built, sent
+
+
+def turn(session: str, max_tokens: int = 100) -> Turn:
+    return Turn(session=session, tokens=[1, 7, 8, 9, 10], sampling=Sampling(seed=1), max_tokens=max_tokens, end_ids=[])
+
+
+def begin(worker: Worker, *sessions: str) -> None:
+    for session in sessions:
+        worker.apply(Open(session, 4))
+        worker.apply(Start(turn(session)))
+
+
+def test_a_turn_runs_to_its_length_in_one_message_a_step(rig: Rig) -> None:
+    worker, _, sent = rig
+    worker.apply(Open("a", 4))
+    worker.apply(Start(turn("a", max_tokens=3)))
+    while worker.has_work:
+        worker.step()
+    outputs = [output for message in sent if isinstance(message, Step) for output in message.outputs]
+    assert [output.finish for output in outputs] == [None, None, "length"]
+    assert outputs[-1].length == 8
+
+
+def test_finish_is_acknowledged_with_what_is_left(rig: Rig) -> None:
+    worker, _, sent = rig
+    begin(worker, "a")
+    worker.step()
+    worker.step()
+    worker.apply(Finish("a", 6))
+    assert sent[-1] == Finished("a", 6)
+    assert not worker.has_work
+
+
+def test_without_a_place_a_session_is_refused_and_what_is_said_of_it_dropped(rig: Rig) -> None:
+    worker, built, sent = rig
+    names = [f"s{number}" for number in range(built.facts.max_sessions)]
+    begin(worker, *names, "late")
+    worker.apply(Finish("late", 0))
+    worker.apply(Close("late"))
+    assert sent == [NoPlace("late")]
+    worker.apply(Close(names[0]))
+    begin(worker, "later")
+    worker.step()
+    assert isinstance(sent[-1], Step)
+
+
+def test_a_fault_in_a_step_fails_the_sessions_and_the_worker_goes_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, built, sent = rig
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a kernel\nfailed")
+
+    begin(worker, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(built, "run", fail)
+        worker.step()
+    assert sent == [Failed(["a"], "RuntimeError: a kernel failed")]
+    worker.apply(Close("a"))
+    begin(worker, "b")
+    worker.step()
+    assert isinstance(sent[-1], Step)
+
+
+def test_a_fault_that_stays_ends_the_worker(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, built, _ = rig
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(built, "run", fail)
+    for number in range(MAX_FAILED_STEPS - 1):
+        begin(worker, f"s{number}")
+        worker.step()
+    begin(worker, "last")
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        worker.step()
+
+
+def test_a_turn_that_cannot_start_fails_alone(rig: Rig) -> None:
+    worker, _, sent = rig
+    begin(worker, "a")
+    worker.apply(Start(turn("a")))
+    assert isinstance(sent[-1], Failed)
+    assert sent[-1].sessions == ["a"]
