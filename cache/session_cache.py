@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from cache.attention import attend, causal_mask
@@ -67,26 +68,26 @@ class SessionCache:
             for run in self.rule.runs(start, stop)
         ]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, out: Tensor) -> None:
+    def attend(self, layer: int, query: Tensor, kv: Tensor, scaling: float) -> Tensor:
         """Appends this step's rows to a layer and attends from each of them.
 
-        query, out: [query_heads, rows, head_dim]; key, value: [kv_heads, rows, head_dim], keys rotated at their text
-        position. Rows with different E never share one attention call: between two of them the sinks move on.
+        query: [rows, query_heads, head_dim]; kv: [rows, 2, kv_heads, head_dim], keys and values, keys rotated at
+        their text position. Returns [rows, query_heads, head_dim].
+        Rows with different E never share one attention call: between two of them the sinks move on.
         """
         slab = self._slab
-        kv, origin = slab.kv[layer], slab.origin
+        rows, origin = slab.kv[layer], slab.origin
         first = origin + self.length
-        kv[0, :, first : first + key.shape[1]] = key
-        kv[1, :, first : first + key.shape[1]] = value
+        rows[:, :, first : first + len(kv)] = kv.permute(1, 2, 0, 3)
         evicted = self._evicted
+        mixed = []
         for piece in self._pieces:
             if piece.evicted != evicted:
                 self._evict(layer, evicted, piece.evicted)
                 evicted = piece.evicted
-            keys, values = kv[:, :, origin + evicted : first + piece.stop]
-            out[:, piece.start : piece.stop] = attend(
-                query[:, piece.start : piece.stop], keys, values, piece.mask, scaling
-            )
+            keys, values = rows[:, :, origin + evicted : first + piece.stop]
+            mixed.append(attend(query[piece.start : piece.stop], keys, values, piece.mask, scaling))
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
     def commit(self) -> None:
         """All rows of the step are now part of the session."""

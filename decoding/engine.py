@@ -11,7 +11,7 @@ from torch import Tensor
 from cache.rule import Rule
 from cache.session_cache import SessionCache, UndoExhaustedError
 from decoding.drafts import Trie
-from decoding.errors import NoPlaceError
+from decoding.errors import ModelRefusedError, NoPlaceError
 from decoding.memory import free_bytes
 from decoding.model import Model, resolve_device, resolve_dtype
 from decoding.options import EngineFacts, EngineOptions
@@ -179,6 +179,8 @@ def build(options: EngineOptions) -> Engine:
     max_sinks = min(options.capacity // 2, options.capacity - options.block)
     session_bytes = SessionCache.bytes(model.shape, Rule(max_sinks, options.capacity, options.block), max_rows=max_rows)
     memory = options.memory_bytes or free_bytes(device) // 2
+    if memory < session_bytes:
+        raise ModelRefusedError(f"a session's cache takes {session_bytes} bytes, and {memory} are there for caches")
     facts = EngineFacts(
         model=options.model,
         model_type=model.config.model_type,

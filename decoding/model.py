@@ -1,5 +1,6 @@
 """A decoder of transformers with our attention: loaded, checked, and called on packed steps."""
 
+import sys
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -7,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, GenerationConfig, PretrainedConfig
+from transformers.utils.logging import disable_progress_bar
 
 from cache.rope import Rope, angles
 from cache.slab import Shape
 from decoding.errors import ModelRefusedError
-from decoding.linear import can_pack, pack
-from decoding.norm import swap_norms
+from decoding.fused import fuse, pack, signed
+from decoding.linear import can_pack
 from decoding.step import Step
 
 ATTENTION = "sinkahead"
@@ -32,20 +34,27 @@ def _attention(
     step: Step,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in every layer; the name is in no mask table, so no mask is made or passed."""
+    """What transformers calls in every layer whose attention is not fused; its name is in no mask table, so no mask
+    is made or passed. query [1, query_heads, rows, head_dim], key and value [1, kv_heads, rows, head_dim], rotated."""
     layer = module.layer_idx
     assert isinstance(layer, int)
-    return step.attend(layer, query, key, value, scaling), None
+    kv = torch.stack((key[0], value[0])).permute(2, 0, 1, 3)
+    return step.attend(layer, query[0].transpose(0, 1), kv, scaling)[None], None
 
 
 AttentionInterface.register(ATTENTION, _attention)
 
 
 def _rotary_forward(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Replaces a rotary module's forward: the same cosines and sines, from float64 angles."""
+    """Replaces a rotary module's forward: the same cosines and sines [1, rows, head_dim], from float64 angles."""
     turns = angles(position_ids, self.inv_freq)
     turns = torch.cat((turns, turns), dim=-1)
     return (turns.cos() * self.attention_scaling).to(x.dtype), (turns.sin() * self.attention_scaling).to(x.dtype)
+
+
+def _fused_rotary_forward(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The same as fused attention takes them."""
+    return signed(*_rotary_forward(self, x, position_ids))
 
 
 def check(config: PretrainedConfig) -> None:
@@ -89,19 +98,22 @@ class Model:
     def __init__(
         self, path: Path, device: torch.device, dtype: torch.dtype, *, packed: bool = True, fused: bool = True
     ) -> None:
-        """packed: pack the linear layers, on a CPU that has fast kernels for the dtype; fused: and fuse them."""
+        """packed: pack linear layers, on a CPU that has fast kernels for the dtype; fused: replace whole blocks."""
+        if not sys.stderr.isatty():
+            disable_progress_bar()  # in a log file each of its updates is a line
         config = AutoConfig.from_pretrained(path)
         check(config)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=ATTENTION)
         if not model.is_backend_compatible():
             raise ModelRefusedError(f"transformers' {type(model).__name__} does not take another attention")
         rotary = model.model.rotary_emb
-        rotary.forward = MethodType(_rotary_forward, rotary)
+        rotary.forward = MethodType(_fused_rotary_forward if fused else _rotary_forward, rotary)
         model.requires_grad_(False).eval().to(device)
-        swap_norms(model)
         self.packed = packed and device.type == "cpu" and can_pack(dtype)
+        if fused:
+            fuse(model, self.packed)
         if self.packed:
-            pack(model, fuse=fused)
+            pack(model)
         self._model = model
         self.config = config
         self.device, self.dtype = device, dtype

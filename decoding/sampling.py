@@ -34,7 +34,8 @@ def choose(logits: Tensor, sampling: Sampling, position: int) -> int:
     """
     if sampling.temperature == 0:
         return int(first_argmax(logits[None]))
-    scores = logits.to(torch.float64) / sampling.temperature
+    logits = logits.to(torch.float64)
+    scores = (logits - logits.amax()) / sampling.temperature  # the largest is 0, however small the temperature
     kept = _kept(scores, sampling)
     tokens = torch.arange(scores.numel(), device=scores.device) if kept is None else kept.nonzero()[:, 0]
     noise = gumbel(sampling.seed, position, tokens)
@@ -60,7 +61,7 @@ def _kept(scores: Tensor, sampling: Sampling) -> Tensor | None:
     if sampling.top_p < 1:
         floor = torch.maximum(floor, _nucleus_floor(scores.masked_fill(scores < floor, -math.inf), sampling.top_p))
     if sampling.min_p > 0:
-        floor = torch.maximum(floor, scores.amax() + math.log(sampling.min_p))
+        floor = floor.clamp(min=math.log(sampling.min_p))
     return None if floor == -math.inf else scores >= floor
 
 

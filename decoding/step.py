@@ -38,23 +38,13 @@ class Step:
         self.positions = torch.tensor(positions, device=device)[None]  # [1, rows] text positions, int64
         self.keep = torch.tensor(keep, dtype=torch.int64, device=device)  # [logits] rows whose logits are wanted
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """query [1, query_heads, rows, head_dim], key and value [1, kv_heads, rows, head_dim], rotated.
+    def attend(self, layer: int, query: Tensor, kv: Tensor, scaling: float) -> Tensor:
+        """query [rows, query_heads, head_dim], kv [rows, 2, kv_heads, head_dim] (keys, values), rotated.
 
-        Returns [1, rows, query_heads, head_dim], as transformers wants it back.
+        Returns [rows, query_heads, head_dim].
         """
-        out = torch.empty(query.shape[2], query.shape[1], query.shape[3], dtype=query.dtype, device=query.device)
-        by_head = out.transpose(0, 1)
-        for cache, first, stop in self._spans:
-            cache.attend(
-                layer,
-                query[0, :, first:stop],
-                key[0, :, first:stop],
-                value[0, :, first:stop],
-                scaling,
-                by_head[:, first:stop],
-            )
-        return out[None]
+        mixed = [cache.attend(layer, query[first:stop], kv[first:stop], scaling) for cache, first, stop in self._spans]
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
     def commit(self) -> None:
         """All rows of all sessions are now part of them."""

@@ -43,8 +43,6 @@ class Supervisor:
         if isinstance(message, Refused):
             raise LoadError(message.reason)
         assert isinstance(message, Ready)
-        if message.facts.max_sessions < 1:
-            raise LoadError(f"there is no memory for a session of {message.facts.session_bytes} bytes")
         self._serving = True
         self._scheduler.worker_ready(message.facts, self._worker.send)
         return message.facts

@@ -2,10 +2,12 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from cache.session_cache import SessionCache
 from decoding import engine as engine_module
 from decoding.engine import Engine, build
 from decoding.errors import ModelRefusedError, NoPlaceError
@@ -111,6 +113,11 @@ def test_places_are_bounded_and_come_back(tiny_model: Path) -> None:
     engine.open("d", 4)
 
 
+def test_memory_for_no_session_at_all_is_refused(tiny_model: Path) -> None:
+    with pytest.raises(ModelRefusedError, match="and 1000 are there"):
+        engine_for(tiny_model, memory_bytes=1000)
+
+
 def test_what_cannot_be_is_refused_and_changes_nothing(engine: Engine) -> None:
     engine.open("s", 4)
     with pytest.raises(ValueError, match="open already"):
@@ -136,12 +143,15 @@ def test_after_an_error_in_a_step_the_sessions_go_on(engine: Engine, monkeypatch
     while len(text) < 5:
         text += [token for output in engine.step() for token in output.tokens]
 
-    def fail(self: object, layer: int, *_: object) -> None:
+    attend = SessionCache.attend
+
+    def fail(self: SessionCache, layer: int, *rest: Any) -> torch.Tensor:
         if layer == 1:
             raise RuntimeError("out of memory")
+        return attend(self, layer, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr("cache.session_cache.SessionCache.attend", fail)
+        patch.setattr(SessionCache, "attend", fail)
         with pytest.raises(RuntimeError, match="out of memory"):
             engine.step()
     assert not engine.has_work

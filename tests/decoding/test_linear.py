@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from decoding.linear import PackedLinear, can_pack, pack
-from decoding.norm import RMSNorm
+from decoding.linear import PackedLinear, can_pack, join
 
 SHAPES = [(576, 960), (576, 3072), (1536, 576), (2048, 512), (1000, 333)]
 
@@ -42,39 +41,16 @@ def test_a_row_has_the_same_bits_whatever_stands_beside_it(dtype: torch.dtype, i
             assert torch.equal(layer(x[None, first : first + rows])[0], want[first : first + rows])
 
 
-class Attention(nn.Module):
-    def __init__(self, bias: bool) -> None:
-        super().__init__()
-        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(64, size, bias=bias) for size in (48, 16, 16))
-        self.o_proj = nn.Linear(48, 64, bias=bias)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        out: torch.Tensor = self.o_proj(q + k.repeat(1, 1, 3) * v.repeat(1, 1, 3))
-        return out
-
-
+@pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
-def test_fused_projections_give_each_its_own(bias: bool) -> None:
+def test_joined_layers_compute_what_each_did(bias: bool, packed: bool) -> None:
     torch.manual_seed(0)
-    module = Attention(bias)
-    inputs = [torch.randn(1, rows, 64) for rows in (1, 5, 1)]
+    parts = [nn.Linear(64, size, bias=bias) for size in (48, 16, 16)]
+    x = torch.randn(1, 5, 64)
     with torch.no_grad():
-        want = [module(x) for x in inputs]
-        pack(module)
-        assert not list(module.parameters())  # nothing is kept twice
-        for x, y in zip(inputs, want, strict=True):
-            torch.testing.assert_close(module(x), y)
-        torch.testing.assert_close(module.v_proj(inputs[0]), module.v_proj(inputs[0]))  # out of order, too
+        torch.testing.assert_close(join(parts, packed)(x), torch.cat([part(x) for part in parts], -1))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_norm_has_the_bits_of_transformers_own(dtype: torch.dtype) -> None:
-    from transformers.models.llama.modeling_llama import LlamaRMSNorm
-
-    torch.manual_seed(0)
-    own = LlamaRMSNorm(576, eps=1e-5).to(dtype)
-    own.weight.data = torch.randn(576).to(dtype)
-    x = (torch.randn(1, 2000, 576) * 10).to(dtype)
-    with torch.no_grad():
-        assert torch.equal(RMSNorm(own.weight, 1e-5)(x), own(x))
+def test_layers_with_and_without_a_bias_do_not_join() -> None:
+    with pytest.raises(ValueError, match="either all parts have a bias"):
+        join([nn.Linear(8, 8), nn.Linear(8, 8, bias=False)], packed=False)

@@ -1,15 +1,17 @@
 """Every rope kind that is served, against transformers' own model."""
 
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import pytest
 import torch
 from transformers import LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from cache.rule import Rule
 from cache.session_cache import SessionCache
-from decoding.model import Model
+from decoding.model import Model, _rotary_forward
 from decoding.step import Slice, Step
 from tests.tiny import build_config
 
@@ -35,12 +37,15 @@ ROPES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize(("packed", "fused"), [(True, True), (False, True), (True, False), (False, False)])
 @pytest.mark.parametrize("name", ROPES)
 @pytest.mark.parametrize(
     "changes", [{}, {"attention_bias": True, "mlp_bias": True}, {"tie_word_embeddings": False}], ids=str
 )
-def test_logits_equal_transformers(tmp_path: Path, name: str, changes: dict[str, Any]) -> None:
-    """In chunks through the cache, packed and fused."""
+def test_logits_equal_transformers(
+    tmp_path: Path, name: str, changes: dict[str, Any], packed: bool, fused: bool
+) -> None:
+    """In chunks through the cache, with every way to compute the blocks."""
     config = build_config()
     config.rope_parameters = ROPES[name]
     config.update(changes)
@@ -50,7 +55,7 @@ def test_logits_equal_transformers(tmp_path: Path, name: str, changes: dict[str,
         if parameter.dim() == 1:  # biases and norms away from zero and one, so that a lost one is seen
             torch.nn.init.normal_(parameter, mean=0.5, std=0.2)
     plain.save_pretrained(tmp_path)
-    model = Model(tmp_path, torch.device("cpu"), torch.float32)
+    model = Model(tmp_path, torch.device("cpu"), torch.float32, packed=packed, fused=fused)
     cache = SessionCache(model.shape, Rule(4, 128, 16), model.rope, max_rows=64)
     with torch.no_grad():
         want = plain(IDS).logits[0]
@@ -70,12 +75,11 @@ def test_sinks_move_as_the_model_rotates(tmp_path: Path, name: str) -> None:
     plain = LlamaForCausalLM(config).eval()
     plain.save_pretrained(tmp_path)
     model = Model(tmp_path, torch.device("cpu"), torch.float64)
-    rotary = model._model.model.rotary_emb
+    rotary = LlamaRotaryEmbedding(config)
+    rotary.forward = MethodType(_rotary_forward, rotary)
     keys = torch.randn(1, 2, 5, 16, dtype=torch.float64)
 
     def at(positions: torch.Tensor) -> torch.Tensor:
-        from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
-
         cos, sin = rotary(keys, positions[None])
         return apply_rotary_pos_emb(keys, keys, cos, sin)[1]  # type: ignore[no-any-return]
 

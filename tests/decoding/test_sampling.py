@@ -123,6 +123,11 @@ def test_the_nucleus_is_right_when_it_is_larger_than_the_first_ranking() -> None
         assert want[choose(slope, Sampling(seed=1, top_p=0.95), position)]
 
 
+def test_the_smallest_temperature_is_as_good_as_greedy() -> None:
+    for sampling in (Sampling(seed=1, temperature=5e-324), Sampling(seed=1, temperature=1e-300, top_p=0.5, min_p=0.1)):
+        assert {choose(LOGITS * 30, sampling, t) for t in range(50)} == {0}
+
+
 def test_logits_with_forbidden_tokens_never_give_them() -> None:
     logits = torch.tensor([-math.inf, 0.0, -math.inf, 1.0])
     for sampling in (Sampling(seed=1, temperature=2), Sampling(seed=1, top_p=0.99), Sampling(seed=1, top_k=3)):

@@ -1,0 +1,99 @@
+"""Attention and MLP blocks with their projections joined and few calls between them.
+
+Each block of a model is replaced by a function that computes the same. A step of one row is hundreds of small calls,
+and between them the weights stream through the processor's caches, so that each comes cold: the fewer the better.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import rms_norm, silu
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
+
+from decoding.linear import join
+from decoding.replace import replace
+from decoding.step import Step
+
+
+class Attention:
+    """q/k/v in one product, q and k rotated in one go, the step's attention, the output's product."""
+
+    def __init__(self, module: LlamaAttention, packed: bool) -> None:
+        self.project = join([module.q_proj, module.k_proj, module.v_proj], packed)
+        self.out = join([module.o_proj], packed)
+        self.layer: int = module.layer_idx
+        self.scaling: float = module.scaling
+        self.head_dim: int = module.head_dim
+        self.query_heads = module.q_proj.out_features // module.head_dim
+        self.kv_heads = module.k_proj.out_features // module.head_dim
+
+    def __call__(
+        self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor], step: Step, **_: Any
+    ) -> tuple[Tensor, None]:
+        """hidden_states: [1, rows, hidden]; position_embeddings: cosines and signed sines [rows, 1, head_dim]."""
+        cos, signed_sin = position_embeddings
+        rows = hidden_states.shape[1]
+        heads = self.project(hidden_states).view(rows, -1, self.head_dim)
+        rotary = heads[:, : self.query_heads + self.kv_heads]
+        halves_swapped = rotary.roll(self.head_dim // 2, -1)
+        rotary.mul_(cos).addcmul_(halves_swapped, signed_sin)
+        kv = heads[:, self.query_heads :].view(rows, 2, self.kv_heads, self.head_dim)
+        mixed = step.attend(self.layer, heads[:, : self.query_heads], kv, self.scaling)
+        return self.out(mixed.reshape(1, rows, -1)), None
+
+
+class MLP:
+    """gate and up in one product."""
+
+    def __init__(self, module: LlamaMLP, packed: bool) -> None:
+        self.gate_up = join([module.gate_proj, module.up_proj], packed)
+        self.down = join([module.down_proj], packed)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: [..., rows, hidden]."""
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(silu(gate).mul_(up))
+
+
+class RMSNorm:
+    """weight * x / rms(x), the quotient rounded to x's dtype before the weight, as Llama has it.
+
+    The bits of transformers' own in float32 and bfloat16; in float64 it computes in float64.
+    """
+
+    def __init__(self, module: LlamaRMSNorm) -> None:
+        self.weight, self.eps = module.weight.detach(), module.variance_epsilon
+        self.shape = tuple(self.weight.shape)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: [..., hidden]."""
+        return self.weight * rms_norm(x, self.shape, None, self.eps)
+
+
+def fuse(model: nn.Module, packed: bool) -> None:
+    """Replaces the blocks of a Llama by these; its weights are on their device already."""
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            match child:
+                case LlamaAttention():
+                    replace(module, name, Attention(child, packed))
+                case LlamaMLP():
+                    if child.config.hidden_act == "silu":
+                        replace(module, name, MLP(child, packed))
+                case LlamaRMSNorm():
+                    replace(module, name, RMSNorm(child))
+
+
+def pack(model: nn.Module) -> None:
+    """Replaces every nn.Linear that is left by a packed one."""
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear:
+                replace(module, name, join([child], packed=True))
+
+
+def signed(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """What `Attention` takes, of cosines and sines [1, rows, head_dim]: [rows, 1, head_dim], the first half negated."""
+    half = sin.shape[-1] // 2
+    return cos[0, :, None], torch.cat((-sin[0, :, None, :half], sin[0, :, None, half:]), dim=-1)
