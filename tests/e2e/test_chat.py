@@ -13,6 +13,9 @@ import torch
 from openai import OpenAI
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from decoding.engine import build
+from decoding.options import EngineOptions
+from tests.driver import generate
 from tests.e2e.serving import CHAT, MODEL, Server, ask, body_of, receive_until, send
 
 
@@ -135,19 +138,36 @@ def test_a_seed_gives_the_same_text_again_alone_or_in_company(server: Server) ->
     assert len(set(alone)) == 3
 
 
+def test_a_text_of_many_capacities_streams_on_and_is_the_engines_own(tiny_model: Path, tmp_path: Path) -> None:
+    """Through the server in the company of another stream, and by an engine alone: the same text, token for token."""
+    shape: dict[str, Any] = {"capacity": 128, "block": 16}
+    tokenizer: Any = AutoTokenizer.from_pretrained(tiny_model)
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], add_generation_prompt=True)["input_ids"]
+    options = EngineOptions(model=str(tiny_model), device="cpu", dtype="float32", memory_bytes=2**26, **shape)
+    sinks = 1 + len("user\n")  # <|im_start|>user\n, all that stands before the first message
+    ids = generate(build(options), [prompt], 512, sinks=sinks, end_ids=[2])[0]
+    assert len(ids) == 512
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    with Server(tiny_model, tmp_path, **shape) as server:
+        server.wait_until_ready()
+        with server.stream(), server.request(ask(max_tokens=512, stream=True)) as connection:
+            chunks = events(body_of(receive_until(connection, b"0\r\n\r\n")))
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == text
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+
+
 def test_a_prompt_longer_than_the_cache_is_served(server: Server) -> None:
     answer = server.post(ask("x" * 5000))
     assert answer.status_code == 200
     assert answer.json()["usage"]["prompt_tokens"] > 5000
 
 
-def test_pings_are_comments_and_come_only_in_silence(server: Server) -> None:
-    """The prompt takes longer than the 0.3 s that the server is silent at most; then text comes faster than that."""
-    with server.request(ask("x" * 20_000, max_tokens=30, stream=True)) as connection:
+def test_pings_are_comments_between_events(server: Server) -> None:
+    """The prompt takes longer than the 0.3 s that the server is silent at most."""
+    with server.request(ask("x" * 60_000, max_tokens=3, stream=True)) as connection:
         body = body_of(receive_until(connection, b"0\r\n\r\n"))
-    before, _, after = body.partition(b'"content":"')[2].partition(b'"content":"')
-    assert b": ping\n\n" in before
-    assert b": ping" not in after
+    assert b": ping\n\n" in body.partition(b'"content":"')[2].partition(b'"content":"')[0]
+    assert {line.partition(b":")[0] for line in body.split(b"\n\n") if line} == {b"", b"data"}
 
 
 def test_models_are_listed(client: OpenAI) -> None:
