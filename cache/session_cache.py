@@ -1,5 +1,7 @@
 """The cache of one session: append rows, attend, commit, roll back. Bounded memory, for ever."""
 
+from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -7,7 +9,7 @@ from torch import Tensor
 
 from cache.attention import attend, causal_mask
 from cache.rope import Rope
-from cache.rule import Rule
+from cache.rule import Rule, Run
 from cache.slab import Shape, Slab
 
 
@@ -25,12 +27,14 @@ class _Piece(NamedTuple):
 
 
 class SessionCache:
-    """Keys and values of one session under the rule, all layers.
+    """Keys and values of one session under the rule, all layers: the first S tokens and the latest ones.
 
     A step is `begin(rows)`, `attend` once for each layer, `commit()`. Rows of one step are consecutive text positions.
     Window keys are stored rotated at their text position and never touched again; only the S sink keys are rotated
     anew, from their pristine copy, when E moves (spec: scores depend on differences of positions only).
     """
+
+    limit: int | None = None  # most tokens it takes; None: there is no end
 
     def __init__(self, shape: Shape, rule: Rule, rope: Rope, *, max_rows: int) -> None:
         """max_rows: most rows of one step."""
@@ -52,21 +56,25 @@ class SessionCache:
         """Memory of one session's cache, in bytes; it never grows."""
         return Slab.bytes(shape, **cls._sizes(rule, max_rows))
 
+    def waiting(self, length: int) -> int:
+        """Rows still to forward, from text position `self.length` on, before a session of `length` tokens goes on."""
+        return length - self.length
+
     def begin(self, rows: int, groups: int) -> None:
         """Makes room for the next `rows` rows, at most max_rows. groups: query heads per KV head."""
         start, stop = self.length, self.length + rows
         slab = self._slab
         if slab.origin + stop > slab.rows:
             slab.relocate(self._evicted, start, 0)
+        mask = partial(causal_mask, groups=groups, dtype=self.shape.dtype, device=self.shape.device)
         self._pieces = [
-            _Piece(
-                run.start - start,
-                run.stop - start,
-                run.evicted,
-                causal_mask(run.stop - run.start, run.stop - run.evicted, groups, self.shape.dtype, self.shape.device),
-            )
-            for run in self.rule.runs(start, stop)
+            _Piece(run.start - start, run.stop - start, run.evicted, mask(run.stop - run.start, run.stop - run.evicted))
+            for run in self._runs(start, stop)
         ]
+
+    def _runs(self, start: int, stop: int) -> Iterable[Run]:
+        """Queries start <= t < stop by what is evicted before them."""
+        return self.rule.runs(start, stop)
 
     def attend(self, layer: int, query: Tensor, kv: Tensor, scaling: float) -> Tensor:
         """Appends this step's rows to a layer and attends from each of them.

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from cache.policy import POLICIES
 from cache.rule import Rule
 from cache.session_cache import SessionCache, UndoExhaustedError
 from decoding.drafts import Trie
@@ -34,9 +35,13 @@ class _Session:
         self.turn: Turn | None = None
         self.generated = 0  # tokens of the running turn
 
-    @property
     def num_waiting(self) -> int:
-        return len(self.ids) - self.cache.length
+        return self.cache.waiting(len(self.ids))
+
+    def room(self, max_tokens: int) -> int:
+        """How many of max_tokens can be generated: the last one need not be forwarded."""
+        limit = self.cache.limit
+        return max_tokens if limit is None else min(max_tokens, limit + 1 - len(self.ids))
 
 
 class Engine:
@@ -48,6 +53,7 @@ class Engine:
     def __init__(self, model: Model, facts: EngineFacts) -> None:
         self.facts = facts
         self._model = model
+        self._policy = POLICIES[facts.policy]
         self._sessions: dict[str, _Session] = {}
         self._running: dict[str, _Session] = {}  # in order of precedence: whoever was served goes to the end
 
@@ -57,16 +63,23 @@ class Engine:
             raise ValueError(f"session {session!r} is open already")
         if len(self._sessions) >= self.facts.max_sessions:
             raise NoPlaceError(f"all {self.facts.max_sessions} places are taken")
-        self._sessions[session] = _Session(self._new_cache(Rule(sinks, self.facts.capacity, self.facts.block)))
+        rule = self._policy.rule(sinks, self.facts.capacity, self.facts.block)
+        self._sessions[session] = _Session(self._new_cache(rule))
 
     def start(self, turn: Turn) -> None:
-        """Begins a turn of an open session that runs none: its tokens are forwarded behind all that is there."""
+        """Begins a turn of an open session that runs none: its tokens are forwarded behind all that is there.
+
+        Raises ValueError for what cannot be, and changes nothing then.
+        """
         session = self._sessions[turn.session]
         if session.turn is not None:
             raise ValueError(f"session {turn.session!r} runs a turn already")
-        session.ids.extend(turn.tokens)
-        if not session.num_waiting or turn.max_tokens < 1:
+        if not turn.tokens or turn.max_tokens < 1:
             raise ValueError("a turn forwards at least one token and generates at least one")
+        length, limit = len(session.ids) + len(turn.tokens), session.cache.limit
+        if limit is not None and length > limit:
+            raise ValueError(f"{length} tokens do not fit into a cache of {limit} that evicts none")
+        session.ids.extend(turn.tokens)
         session.turn, session.generated = turn, 0
         self._running[turn.session] = session
 
@@ -108,7 +121,7 @@ class Engine:
 
     def plan(self) -> list[Share]:
         """The rows of the next step."""
-        return plan(((name, state.num_waiting) for name, state in self._running.items()), self.facts.max_rows)
+        return plan(((name, state.num_waiting()) for name, state in self._running.items()), self.facts.max_rows)
 
     def run(self, shares: list[Share]) -> Tensor:
         """Forwards the shares into their caches; logits [complete shares, vocabulary], in their order."""
@@ -132,11 +145,12 @@ class Engine:
         for row, turn in enumerate(turns):
             name, state = turn.session, self._running.pop(turn.session)
             pick = partial(_pick, turn.sampling, len(state.ids), logits[row:], best[row:])
-            tokens = verify(Trie(), pick, turn.end_ids, turn.max_tokens - state.generated).tokens
+            budget = state.room(turn.max_tokens - state.generated)
+            tokens = verify(Trie(), pick, turn.end_ids, budget).tokens
             state.ids.extend(tokens)
             state.generated += len(tokens)
             ended = tokens[-1] in turn.end_ids
-            done = ended or state.generated == turn.max_tokens
+            done = ended or len(tokens) == budget
             if done:
                 state.turn = None
             else:
@@ -152,7 +166,8 @@ class Engine:
         return outputs
 
     def _new_cache(self, rule: Rule) -> SessionCache:
-        return SessionCache(self._model.shape, rule, self._model.rope, max_rows=self.facts.max_rows)
+        model = self._model
+        return self._policy.new_cache(model.shape, rule, model.rope, max_rows=self.facts.max_rows)
 
     def _abandon(self, session: str) -> None:
         """After an error within a step the cache is in doubt: the turn ends, its ids will be forwarded anew."""
@@ -176,8 +191,13 @@ def build(options: EngineOptions) -> Engine:
     device = resolve_device(options.device)
     model = Model(Path(options.model), device, resolve_dtype(options.dtype, device))
     max_rows = options.max_rows or (2048 if device.type == "cuda" else 128)
-    max_sinks = min(options.capacity // 2, options.capacity - options.block)
-    session_bytes = SessionCache.bytes(model.shape, Rule(max_sinks, options.capacity, options.block), max_rows=max_rows)
+    policy = POLICIES[options.policy]
+    max_sinks = min(options.capacity // 2, options.capacity - options.block) if policy.pins else 0
+    rule = policy.rule(max_sinks, options.capacity, options.block)
+    session_bytes = policy.cache.bytes(model.shape, rule, max_rows=max_rows)
+    trained = model.config.max_position_embeddings
+    if options.capacity > trained:
+        raise ModelRefusedError(f"capacity {options.capacity} is more than the {trained} tokens it was trained on")
     memory = options.memory_bytes or free_bytes(device) // 2
     if memory < session_bytes:
         raise ModelRefusedError(f"a session's cache takes {session_bytes} bytes, and {memory} are there for caches")
@@ -190,7 +210,8 @@ def build(options: EngineOptions) -> Engine:
         policy=options.policy,
         capacity=options.capacity,
         block=options.block,
-        trained_context=model.config.max_position_embeddings,
+        max_length=options.capacity if options.policy == "dense" else None,
+        trained_context=trained,
         max_rows=max_rows,
         max_sinks=max_sinks,
         session_bytes=session_bytes,

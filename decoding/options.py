@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+PolicyName = Literal["sinks", "window", "recompute", "dense"]
+
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Asked for; "auto" (and 0 for sizes) is resolved once, by `decoding.engine.build`, into `EngineFacts`."""
@@ -12,7 +14,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"  # auto, cpu, cuda, cuda:N
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     threads: int = 0  # CPU threads of the worker; 0: as many as the process has cores
-    policy: Literal["sinks"] = "sinks"
+    policy: PolicyName = "sinks"
     capacity: int = 1024  # C: most keys a query sees, itself included
     block: int = 64  # B: tokens evicted at a time
     memory_bytes: int = 0  # for all sessions' caches; 0: half of what is free on the device
@@ -27,12 +29,13 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     dtype: str
     threads: int
-    policy: str
+    policy: PolicyName
     capacity: int
     block: int
+    max_length: int | None  # most tokens of a session; None: there is no end
     trained_context: int
     max_rows: int
-    max_sinks: int  # the largest pinned block a session may have
+    max_sinks: int  # the largest pinned block a session may have; 0: this policy pins nothing
     session_bytes: int  # memory of one session's cache
     max_sessions: int  # sessions that fit at once
     vocab_size: int

@@ -26,7 +26,7 @@ def _rows(settings: Settings, facts: EngineFacts) -> list[tuple[str, str]]:
         ("dtype", facts.dtype),
         ("device", f"{facts.device}{threads}; attention: {facts.attention}"),
         ("policy", facts.policy),
-        ("sinks", f"{settings.sinks}, at most {facts.max_sinks:,} tokens"),
+        ("sinks", f"{settings.sinks}, at most {facts.max_sinks:,} tokens" if facts.max_sinks else "none"),
         ("capacity", f"{facts.capacity:,} tokens a session"),
         ("block", f"{facts.block:,} tokens evicted at a time"),
         ("memory", f"{ByteSize(facts.session_bytes).human_readable(separator=' ')} a session"),

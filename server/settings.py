@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
 from yaml import YAMLError
 
-from decoding.options import EngineOptions
+from decoding.options import EngineOptions, PolicyName
 from server.model_files import DEFAULT_MODEL_NAME
 
 ENV_PREFIX = "SINKAHEAD_"
@@ -57,11 +57,13 @@ class Settings(BaseSettings):
     )
     threads: int = setting(0, "Model", "CPU threads; 0 is one per core", ge=0)
 
-    policy: Literal["sinks"] = setting("sinks", "Cache", "sinks keeps the first and the latest tokens, evicts between")
+    policy: PolicyName = setting(
+        "sinks", "Cache", "sinks, window, recompute or dense: which tokens stay (docs/caches.md)"
+    )
     sinks: Literal["pinned"] | Annotated[int, Field(ge=MIN_SINKS)] = setting(
         "pinned", "Cache", "first tokens that stay; pinned: up to the system prompt's end"
     )
-    capacity: int = setting(1024, "Cache", "most tokens a session keeps", ge=2 * MIN_SINKS)
+    capacity: int = setting(1024, "Cache", "most tokens a session keeps; with dense, also its end", ge=2 * MIN_SINKS)
     block: int = setting(64, "Cache", "tokens evicted at a time", ge=1)
     memory: Literal["auto"] | ByteSize = setting(
         "auto", "Cache", "of all sessions together, as 4GiB; auto is half of what is free"

@@ -67,18 +67,27 @@ async def _admit(service: Service, loaded: Loaded, request: Request, asked: Chat
 
 def _encode(service: Service, loaded: Loaded, asked: ChatRequest) -> tuple[list[int], int]:
     """The prompt's tokens, and how many of them are pinned. Raises `ApiError`."""
-    template, limit = loaded.template, loaded.facts.max_sinks
+    template, facts = loaded.template, loaded.facts
     for index, message in enumerate(asked.messages):
         if message.name is not None and not template.shows_names:
             raise invalid("This model's chat template shows no names.", f"messages[{index}].name")
     messages = [message.for_template() for message in asked.messages]
     try:
         tokens = template.encode(messages)
-        sinks = template.pinned(messages, tokens) if service.settings.sinks == "pinned" else service.settings.sinks
+        if not facts.max_sinks:
+            sinks = 0
+        elif service.settings.sinks == "pinned":
+            sinks = template.pinned(messages, tokens)
+        else:
+            sinks = service.settings.sinks
     except MessagesError as error:
         raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
-    if sinks > limit:
-        raise context_length_exceeded(f"The system messages take {sinks} tokens; at most {limit} can be pinned here.")
+    if sinks > facts.max_sinks:
+        raise context_length_exceeded(
+            f"The system messages take {sinks} tokens; at most {facts.max_sinks} can be pinned here."
+        )
+    if facts.max_length is not None and len(tokens) > facts.max_length:
+        raise context_length_exceeded(f"The messages take {len(tokens)} tokens; at most {facts.max_length} fit here.")
     return tokens, sinks
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from cache.session_cache import SessionCache
 from decoding import engine as engine_module
@@ -13,6 +14,7 @@ from decoding.engine import Engine, build
 from decoding.errors import ModelRefusedError, NoPlaceError
 from decoding.options import EngineOptions
 from decoding.turn import Sampling, Turn
+from tests import oracle
 from tests.driver import GREEDY, generate, run
 
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"))
@@ -22,9 +24,9 @@ PROMPTS = [
 SAMPLED = [Sampling(seed=seed, temperature=0.9, top_p=0.95) for seed in range(len(PROMPTS))]
 
 
-def engine_for(model: Path, device: str = "cpu", **options: int) -> Engine:
-    sizes = {"capacity": 64, "block": 8, "max_rows": 48, "memory_bytes": 2**28} | options
-    return build(EngineOptions(model=str(model), device=device, dtype="float32", **sizes))  # type: ignore[arg-type]
+def engine_for(model: Path, device: str = "cpu", **options: Any) -> Engine:
+    changes: dict[str, Any] = {"capacity": 64, "block": 8, "max_rows": 48, "memory_bytes": 2**28} | options
+    return build(EngineOptions(model=str(model), device=device, dtype="float32", **changes))
 
 
 @pytest.fixture(params=["cpu", CUDA])
@@ -163,6 +165,49 @@ def test_more_sessions_than_rows_are_served_in_turn(tiny_model: Path) -> None:
     prompts = PROMPTS[1:5] * 3
     want = generate(engine_for(tiny_model), prompts, 20)
     assert generate(engine_for(tiny_model, max_rows=5), prompts, 20) == want
+
+
+@pytest.mark.parametrize("policy", ["window", "recompute", "dense"])
+@pytest.mark.parametrize("sampling", [[GREEDY] * len(PROMPTS), SAMPLED], ids=["greedy", "sampled"])
+def test_with_every_policy_the_text_does_not_depend_on_company(
+    tiny_model: Path, policy: str, sampling: list[Sampling]
+) -> None:
+    capacity = 256 if policy == "dense" else 64
+    engine = engine_for(tiny_model, policy=policy, capacity=capacity)
+    want = [generate(engine, [p], 100, sampling=[s])[0] for p, s in zip(PROMPTS, sampling, strict=True)]
+    assert generate(engine, PROMPTS, 100, sampling=sampling) == want
+    other = engine_for(tiny_model, policy=policy, capacity=capacity, max_rows=7)
+    assert generate(other, PROMPTS, 100, sampling=sampling) == want
+
+
+def test_recompute_is_plain_decoding_over_the_window(tiny_model: Path) -> None:
+    plain = LlamaForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    ids = list(PROMPTS[3])
+    for _ in range(100):
+        begin = oracle.evicted(len(ids) - 1, 64, 8)
+        with torch.no_grad():
+            ids.append(int(plain(torch.tensor([ids[begin:]])).logits[0, -1].argmax()))
+    assert generate(engine_for(tiny_model, policy="recompute"), [PROMPTS[3]], 100)[0] == ids[len(PROMPTS[3]) :]
+
+
+def test_dense_ends_where_it_is_full_and_refuses_what_does_not_fit(tiny_model: Path) -> None:
+    engine = engine_for(tiny_model, policy="dense")
+    assert engine.facts.max_length == 64
+    assert engine.facts.max_sinks == 0
+    engine.open("s", 0)
+    with pytest.raises(ValueError, match="65 tokens do not fit into a cache of 64"):
+        engine.start(Turn(session="s", tokens=[5] * 65, sampling=GREEDY, max_tokens=1, end_ids=[]))
+    turn = Turn(session="s", tokens=PROMPTS[3], sampling=GREEDY, max_tokens=100, end_ids=[])
+    text = run(engine, {"s": turn})["s"]
+    assert len(text) == 64 - 30 + 1  # the last one is never forwarded
+    assert text == generate(engine_for(tiny_model, policy="dense", capacity=256), [PROMPTS[3]], 35)[0]
+    with pytest.raises(ValueError, match="66 tokens do not fit"):
+        engine.start(Turn(session="s", tokens=[5], sampling=GREEDY, max_tokens=1, end_ids=[]))
+
+
+def test_a_capacity_past_the_trained_context_is_refused(tiny_model: Path) -> None:
+    with pytest.raises(ModelRefusedError, match="capacity 200000 is more than the 131072 tokens"):
+        engine_for(tiny_model, capacity=200_000)
 
 
 def test_slabs_stay_where_they_are_in_a_long_conversation(engine: Engine) -> None:

@@ -100,3 +100,14 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_one_line(tiny_model:
         assert server.process.wait(60) == 2
         assert "Traceback" not in server.log
         assert "sinkahead: tiny cannot be served: " in server.log.splitlines()[-1]
+
+
+def test_a_dense_server_refuses_what_does_not_fit_and_ends_what_fills_it(tiny_model: Path, tmp_path: Path) -> None:
+    with Server(tiny_model, tmp_path, policy="dense", capacity=128) as server:
+        server.wait_until_ready()
+        refused = server.post(ask("x" * 200))
+        assert refused.status_code == 400
+        assert refused.json()["error"]["code"] == "context_length_exceeded"
+        answer = server.post(ask(max_tokens=1000)).json()
+        assert answer["usage"]["total_tokens"] == 129
+        assert answer["choices"][0]["finish_reason"] == "length"

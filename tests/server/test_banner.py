@@ -16,6 +16,7 @@ FACTS = EngineFacts(
     policy="sinks",
     capacity=1024,
     block=64,
+    max_length=None,
     trained_context=8192,
     max_rows=256,
     max_sinks=512,
