@@ -17,6 +17,7 @@ class Policy:
     name: str
     cache: type[SessionCache]
     pins: bool = False  # whether a session's first tokens stay as sinks
+    restarts: bool = False  # whether a window is computed anew for its queries, and right for those of one E only
 
     def rule(self, sinks: int, capacity: int, block: int) -> Rule:
         """The rule of a session with a pinned block of so many tokens. Raises ValueError for what cannot be."""
@@ -32,7 +33,7 @@ POLICIES = {
     for policy in (
         Policy("sinks", SessionCache, pins=True),  # the first S tokens and the latest ones
         Policy("window", SessionCache),  # the latest ones, computed with what came before them
-        Policy("recompute", RecomputeCache),  # the latest ones, computed as a text of their own
+        Policy("recompute", RecomputeCache, restarts=True),  # the latest ones, computed as a text of their own
         Policy("dense", DenseCache),  # all of them, up to C
     )
 }

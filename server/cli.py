@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from server import model_files
+from server import model_files, perplexity
 from server.settings import ENV_PREFIX, Settings, SettingsError, fields_by_group, shown_default
 
 DESCRIPTION = "An OpenAI-compatible streaming server for language models: conversations without end, in bounded memory."
@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
-    except (SettingsError, model_files.ModelFilesError) as error:
+    except (SettingsError, model_files.ModelFilesError, perplexity.EvaluationError) as error:
         print(f"sinkahead: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -51,6 +51,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     fetch.add_argument("model", nargs="?", default="default", metavar="MODEL", help="as of serve --model")
     fetch.set_defaults(run=_fetch)
+    evaluations = commands.add_parser("eval", help="Measure a model under the cache policies.")
+    perplexity.add_arguments(
+        evaluations.add_subparsers(title="commands", metavar="COMMAND", required=True).add_parser(
+            "ppl", help=perplexity.DESCRIPTION, description=perplexity.DESCRIPTION
+        )
+    )
     return parser
 
 
