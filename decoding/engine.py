@@ -89,6 +89,8 @@ class Engine:
         Returns how many are held. A roll-back further than the cache remembers leaves them to be forwarded anew.
         """
         state = self._sessions[session]
+        if keep < 0:
+            raise ValueError(f"cannot keep {keep} tokens")
         state.turn = None
         self._running.pop(session, None)
         del state.ids[keep:]
