@@ -29,7 +29,7 @@ test: setup model ## run the tests
 
 check: lint test ## the whole gate: format, lint, types, tests
 
-lint: setup
+lint: setup ## format, lint and types, without the tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy

@@ -47,7 +47,10 @@ def serve(settings: Settings) -> int:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         listener = socket.create_server((settings.host, settings.port), family=family)
     except OSError as error:
-        print(f"sinkahead: cannot listen on {settings.host}:{settings.port}: {error.strerror}", file=sys.stderr)
+        print(
+            f"sinkahead: cannot listen on {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}",
+            file=sys.stderr,
+        )
         return 1
     settings = settings.model_copy(update={"port": listener.getsockname()[1]})
     with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
@@ -118,6 +121,7 @@ class _Process:
         facts, template = await asyncio.gather(self._supervisor.load(), loading_template)
         self._service.loaded = Loaded(facts, template)
         rich.print(start_up_table(self._settings, facts))
+        logger.info("Ready; Ctrl-C ends it")
         await self._supervisor.run()
 
     async def _drain(self) -> None:

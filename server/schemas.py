@@ -1,5 +1,6 @@
 """What clients may ask for. Strict: nothing is coerced, null is absent, and nothing is accepted that has no effect."""
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -41,7 +42,7 @@ def _only(supported: Any) -> AfterValidator:
 
     def check(value: Any) -> Any:
         if value != supported:
-            raise PydanticCustomError("not_supported", "Not supported yet, except as {value}", {"value": supported})
+            raise PydanticCustomError("not_supported", f"Not supported yet, except as {json.dumps(supported)}")
         return value
 
     return AfterValidator(check)

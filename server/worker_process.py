@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import multiprocessing
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -39,7 +40,10 @@ class WorkerProcess:
         # Spawned, not forked: a copy of this process's threads and event loop would be of no use to it.
         spawning = multiprocessing.get_context("spawn")
         self._process = spawning.Process(target=worker.run, args=(options, address), name="sinkahead-worker")
+        # Ctrl-C reaches a terminal's whole group, and finds a new interpreter before it can say that it does not care.
+        heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._process.start()
+        signal.signal(signal.SIGINT, heard or signal.SIG_DFL)
         loop = asyncio.get_running_loop()
         self._death: asyncio.Future[None] = loop.create_future()
         loop.add_reader(self._process.sentinel, self._bury)

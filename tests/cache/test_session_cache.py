@@ -84,7 +84,7 @@ def test_a_faulty_cache_fails_the_oracle(
     assert (got - want).abs().max() > 1e-3
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_rolling_back_equals_never_having_seen_the_rest(model: Model, data: st.DataObject) -> None:
     """Across evictions, the undo ring, and moves of the window to the front; several times in a row."""
