@@ -103,7 +103,12 @@ class Model:
             disable_progress_bar()  # in a log file each of its updates is a line
         config = AutoConfig.from_pretrained(path)
         check(config)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=ATTENTION)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, attn_implementation=ATTENTION, output_loading_info=True
+        )
+        model, loading = loaded
+        if missing := sorted(loading["missing_keys"]):  # transformers would leave them random
+            raise ModelRefusedError(f"{len(missing)} weights are missing in {path}, {missing[0]} among them")
         if not model.is_backend_compatible():
             raise ModelRefusedError(f"transformers' {type(model).__name__} does not take another attention")
         rotary = model.model.rotary_emb
@@ -118,6 +123,8 @@ class Model:
         self.config = config
         self.device, self.dtype = device, dtype
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        if 2 * rotary.inv_freq.numel() != head_dim:
+            raise ModelRefusedError("only a part of each head is rotated, which is not proven here")
         self.groups = config.num_attention_heads // config.num_key_value_heads  # query heads per KV head
         self.shape = Shape(config.num_hidden_layers, config.num_key_value_heads, head_dim, dtype, device)
         self.rope = Rope(rotary.inv_freq.to(torch.float64))

@@ -72,7 +72,7 @@ class ChatTemplate:
         guarded = [{key: self._guard(text) for key, text in message.items()} for message in messages]
         text = self._render(guarded)
         if guarded == list(messages):
-            ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+            ids = _encode(self.tokenizer, text)
             # More control tokens than the text shows: the tokenizer's normalizer made some, of look-alike characters.
             if sum(map(self._control_ids.__contains__, ids)) == len(self._control_in_text.findall(text)):
                 return ids
@@ -106,13 +106,18 @@ class ChatTemplate:
         end = 0
         for found in self._control_in_text.finditer(text):
             ids += self._encode_literally(text[end : found.start()])
-            ids += self.tokenizer.encode(found[0], add_special_tokens=False).ids
+            ids += _encode(self.tokenizer, found[0])
             end = found.end()
         return ids + self._encode_literally(text[end:])
 
     def _encode_literally(self, text: str) -> list[int]:
         restored = SENTINEL.sub(lambda found: self._protected[int(found[1])], text)
-        return self._literal.encode(restored, add_special_tokens=False).ids
+        return _encode(self._literal, restored)
+
+
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    """As a batch of one: `encode` holds the interpreter's lock all the while, and the event loop would stand still."""
+    return tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
 
 def _copy(tokenizer: Tokenizer) -> Tokenizer:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from cache.session_cache import SessionCache
@@ -236,6 +237,17 @@ def test_a_rope_whose_frequencies_depend_on_the_length_is_refused(tmp_path: Path
     config.rope_parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     config.save_pretrained(tmp_path)
     with pytest.raises(ModelRefusedError, match="'dynamic' is not proven"):
+        build(EngineOptions(model=str(tmp_path)))
+
+
+def test_a_model_with_missing_weights_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    """transformers fills them with random numbers and goes on."""
+    for file in tiny_model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelRefusedError, match=r"1 weights are missing in .*layers\.1\.mlp\.up_proj"):
         build(EngineOptions(model=str(tmp_path)))
 
 
