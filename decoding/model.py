@@ -141,9 +141,10 @@ class Model:
 
 
 def _end_ids(path: Path, config: PretrainedConfig) -> list[int]:
-    """The model's end tokens: its generation config's where it has one."""
+    """The model's end tokens: its generation config's where that names any."""
     try:
         ids = GenerationConfig.from_pretrained(path).eos_token_id
     except OSError:
-        ids = config.eos_token_id
+        ids = None
+    ids = config.eos_token_id if ids is None else ids
     return [ids] if isinstance(ids, int) else list(ids or [])

@@ -15,15 +15,18 @@ class Share(NamedTuple):
 def plan(waiting: Iterable[tuple[str, int]], max_rows: int) -> list[Share]:
     """Shares of one step for sessions with so many tokens to forward (each at least one), in order of precedence.
 
-    Sessions that decode (one token) go first, so that a long prompt never stalls a running stream; chunks of prompts
-    fill the rows that are left. A step takes at most max_rows rows.
+    Sessions that decode (one token) go first, so that a long prompt never stalls a running stream. The rows that are
+    left, at least one where there can be two, are divided among the prompts, shorter ones first: what they do not
+    need goes to the longer, and none waits for another to end. A step takes at most max_rows rows.
     """
     waiting = list(waiting)
-    shares = [Share(session, 1, True) for session, tokens in waiting if tokens == 1][:max_rows]
+    prompts = sorted((entry for entry in waiting if entry[1] > 1), key=lambda entry: entry[1])
+    most = max_rows - 1 if prompts and max_rows > 1 else max_rows
+    shares = [Share(session, 1, True) for session, tokens in waiting if tokens == 1][:most]
     room = max_rows - len(shares)
-    for session, tokens in waiting:
-        if tokens > 1 and room:
-            rows = min(tokens, room)
+    for index, (session, tokens) in enumerate(prompts):
+        rows = min(tokens, room, max(1, room // (len(prompts) - index)))
+        if rows:
             shares.append(Share(session, rows, rows == tokens))
             room -= rows
     return shares

@@ -54,19 +54,30 @@ def gumbel(seed: int, position: int, tokens: Tensor) -> Tensor:
 
 
 def _kept(scores: Tensor, sampling: Sampling) -> Tensor | None:
-    """Which tokens the filters keep: [vocabulary] bool, the most likely one always; None: all of them."""
-    floor = torch.full((), -math.inf, dtype=scores.dtype, device=scores.device)
+    """Which tokens the filters keep: [vocabulary] bool, the most likely one always; None: all of them.
+
+    scores: [vocabulary], the largest of them 0.
+    """
+    kept: Tensor | None = None
     if 0 < sampling.top_k < scores.numel():
-        floor = scores.topk(sampling.top_k).values[-1]
+        kept = _first(scores, scores.topk(sampling.top_k).values)
+        scores = scores.masked_fill(~kept, -math.inf)
     if sampling.top_p < 1:
-        floor = torch.maximum(floor, _nucleus_floor(scores.masked_fill(scores < floor, -math.inf), sampling.top_p))
+        kept = _first(scores, _nucleus(scores, sampling.top_p))
     if sampling.min_p > 0:
-        floor = floor.clamp(min=math.log(sampling.min_p))
-    return None if floor == -math.inf else scores >= floor
+        likely = scores >= math.log(sampling.min_p)
+        kept = likely if kept is None else kept & likely
+    return kept
 
 
-def _nucleus_floor(scores: Tensor, top_p: float) -> Tensor:
-    """The lowest score in the smallest set of most likely tokens whose probability reaches top_p: []."""
+def _first(scores: Tensor, ranked: Tensor) -> Tensor:
+    """The tokens with these largest scores [n], exactly n of them: at ties with the last one the first ids."""
+    above, ties = scores > ranked[-1], scores == ranked[-1]
+    return above | (ties & (ties.cumsum(0) <= ranked.numel() - above.sum()))
+
+
+def _nucleus(scores: Tensor, top_p: float) -> Tensor:
+    """Scores, falling, of the smallest set of most likely tokens whose probability reaches top_p: at least one."""
     total, inside = scores.logsumexp(0), 0
     for count in (min(_TOP, scores.numel()), scores.numel()):
         ranked = scores.topk(count).values
@@ -74,8 +85,7 @@ def _nucleus_floor(scores: Tensor, top_p: float) -> Tensor:
         inside = int((mass.cumsum(0) - mass < top_p).sum())  # tokens whose higher ranks do not reach top_p yet
         if inside < count:
             break
-    floor: Tensor = ranked[max(inside, 1) - 1]
-    return floor
+    return ranked[: max(inside, 1)]
 
 
 def _mix(value: int) -> int:

@@ -119,8 +119,8 @@ class _Process:
         """Load the model, then keep a worker running."""
         loading_template = asyncio.to_thread(ChatTemplate.load, self._folder)
         facts, template = await asyncio.gather(self._supervisor.load(), loading_template)
-        if (size := template.tokenizer.get_vocab_size()) > facts.vocab_size:
-            raise TokenizerError(f"the tokenizer has {size} tokens, the model only {facts.vocab_size}")
+        if (largest := max(template.tokenizer.get_vocab().values())) >= facts.vocab_size:
+            raise TokenizerError(f"the tokenizer gives ids up to {largest}, the model takes {facts.vocab_size}")
         self._service.loaded = Loaded(facts, template)
         rich.print(start_up_table(self._settings, facts))
         logger.info("Ready; Ctrl-C ends it")

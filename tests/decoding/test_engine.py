@@ -251,6 +251,17 @@ def test_a_model_with_missing_weights_is_refused(tiny_model: Path, tmp_path: Pat
         build(EngineOptions(model=str(tmp_path)))
 
 
+def test_end_tokens_come_from_the_config_where_the_generation_config_names_none(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    for file in tiny_model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "generation_config.json").write_text("{}")
+    assert engine_for(tmp_path).facts.end_ids == [2]
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 9]}')
+    assert engine_for(tmp_path).facts.end_ids == [7, 9]
+
+
 def test_a_device_that_is_not_there_is_refused(tiny_model: Path) -> None:
     with pytest.raises(ModelRefusedError, match="'cuda:99' is not usable"):
         build(EngineOptions(model=str(tiny_model), device="cuda:99"))

@@ -12,8 +12,17 @@ def test_sessions_that_decode_go_before_the_chunks_of_prompts() -> None:
     ]
 
 
-def test_what_one_prompt_leaves_the_next_one_gets() -> None:
-    assert plan([("x", 3), ("y", 9), ("z", 2)], 8) == [Share("x", 3, True), Share("y", 5, False)]
+def test_prompts_share_the_room_and_a_short_one_does_not_wait_for_a_long_one() -> None:
+    assert plan([("x", 3), ("y", 9), ("z", 2)], 8) == [Share("z", 2, True), Share("x", 3, True), Share("y", 3, False)]
+    assert plan([("long", 1_000_000), ("short", 20)], 128)[0] == Share("short", 20, True)
+
+
+def test_streams_leave_a_row_to_a_prompt() -> None:
+    assert plan([("a", 1), ("b", 1), ("c", 1), ("new", 5)], 3) == [
+        Share("a", 1, True),
+        Share("b", 1, True),
+        Share("new", 1, False),
+    ]
 
 
 @given(st.lists(st.integers(1, 50), max_size=20), st.integers(1, 40))

@@ -123,6 +123,15 @@ def test_the_nucleus_is_right_when_it_is_larger_than_the_first_ranking() -> None
         assert want[choose(slope, Sampling(seed=1, top_p=0.95), position)]
 
 
+def test_filters_keep_the_first_ids_at_ties() -> None:
+    """So top_k = 1 and top_p = 0 are greedy, which bfloat16 logits, full of ties, would show."""
+    ties = torch.tensor([3.0, 1.0, 3.0, 3.0])
+    for sampling in (Sampling(seed=1, top_k=1), Sampling(seed=1, top_p=0.0), Sampling(seed=1, top_p=0.2)):
+        assert {choose(ties, sampling, t) for t in range(200)} == {0}
+    assert {choose(ties, Sampling(seed=1, top_k=2), t) for t in range(200)} == {0, 2}
+    assert {choose(ties, Sampling(seed=1, top_k=3, top_p=0.5), t) for t in range(200)} == {0, 2}
+
+
 def test_the_smallest_temperature_is_as_good_as_greedy() -> None:
     for sampling in (Sampling(seed=1, temperature=5e-324), Sampling(seed=1, temperature=1e-300, top_p=0.5, min_p=0.1)):
         assert {choose(LOGITS * 30, sampling, t) for t in range(50)} == {0}

@@ -138,6 +138,16 @@ def test_a_seed_gives_the_same_text_again_alone_or_in_company(server: Server) ->
     assert len(set(alone)) == 3
 
 
+def test_the_filters_reach_the_engine(server: Server) -> None:
+    """Each of them leaves one token only, so that a hot text is the greedy one."""
+    hot = ask(max_tokens=24, temperature=2.0, seed=1)
+    texts = [server.post(hot | change).json()["choices"][0]["message"]["content"] for change in (
+        {"temperature": 0}, {"top_k": 1}, {"top_p": 0}, {"min_p": 1}, {}
+    )]  # fmt: skip
+    assert len(set(texts[:4])) == 1
+    assert texts[4] != texts[0]
+
+
 def test_a_text_of_many_capacities_streams_on_and_is_the_engines_own(tiny_model: Path, tmp_path: Path) -> None:
     """Through the server in the company of another stream, and by an engine alone: the same text, token for token."""
     shape: dict[str, Any] = {"capacity": 128, "block": 16}
