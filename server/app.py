@@ -91,6 +91,7 @@ class _Process:
             uvicorn.Config(
                 build_app(self._service),
                 lifespan="off",
+                http="h11",  # httptools forgets a client that pipelines, then goes; it drops bodies behind Upgrade
                 ws="none",
                 log_config=None,
                 access_log=False,

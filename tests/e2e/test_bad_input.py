@@ -144,3 +144,8 @@ def test_nonsense_instead_of_http_is_answered_or_dropped(server: Server) -> None
     with server.connect() as connection:
         send(connection, ask())
         assert b"200 OK" in receive_until(connection, b"}}}")
+
+
+def test_an_offer_to_upgrade_the_connection_loses_no_body(server: Server) -> None:
+    answer = server.post(ask(), Connection="Upgrade, HTTP2-Settings", Upgrade="h2c", **{"HTTP2-Settings": "AAMAAABk"})
+    assert answer.status_code == 200

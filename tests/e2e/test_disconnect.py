@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.e2e.serving import Server, ask, is_silent, long, receive_until, wait_for
+from tests.e2e.serving import Server, ask, is_silent, long, receive_until, send, wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +58,15 @@ def test_while_the_prompt_is_read(server: Server) -> None:
         for stream in (False, True):
             stack.enter_context(server.request(ask("x" * 250_000, stream=stream)))
         time.sleep(0.3)
+    assert_served_soon(server)
+
+
+def test_with_a_second_request_sent_behind_the_first(server: Server) -> None:
+    """What is pipelined must not hide that the client has gone."""
+    for _ in range(3):
+        with server.request(long()) as connection:
+            send(connection, ask())
+            receive_until(connection, b'"content":"')
     assert_served_soon(server)
 
 
