@@ -68,7 +68,7 @@ def forward_times(path: Path, dtype: torch.dtype, repeats: int) -> None:
         plain(torch.tensor([prompt]), cache=past, logits_to_keep=1)
         caches = {}
         for name, model in ours.items():
-            caches[name] = SessionCache(model.shape, Rule(4, 4096, 64), model.rope, max_rows=cached)
+            caches[name] = SessionCache(model.layout, Rule(4, 4096, 64), max_rows=cached)
             forward(model, caches[name], prompt)
         for count in (1, 8, 16, 32):
             tokens = ids(count)

@@ -1,19 +1,38 @@
 """Attention of a few query rows over one contiguous slice of keys."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 
-def causal_mask(rows: int, keys: int, groups: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """Additive mask [groups * rows, keys] for queries that are the last `rows` of `keys`; None where all is visible."""
-    if rows == 1:
+class Scores(NamedTuple):
+    """How a layer makes weights of the products of queries and keys."""
+
+    scaling: float
+    softcap: float | None = None  # scores become softcap * tanh(score / softcap), as in Gemma 2
+    sink_logits: Tensor | None = None  # [query_heads]: a score beside those of the keys, with no value, as in gpt-oss
+    window: int | None = None  # most keys that a query sees; the cache knows it from the layout
+
+
+def causal_mask(
+    rows: int, keys: int, groups: int, dtype: torch.dtype, device: torch.device, window: int | None = None
+) -> Tensor | None:
+    """Additive mask [groups * rows, keys] for queries that are the last `rows` of `keys`; None where all is visible.
+
+    window: most keys that a query sees, itself included.
+    """
+    if rows == 1 and (window is None or keys <= window):
         return None
-    mask = torch.full((rows, keys), float("-inf"), dtype=dtype, device=device).triu_(keys - rows + 1)
-    return mask.repeat(groups, 1)
+    mask = torch.full((rows, keys), float("-inf"), dtype=dtype, device=device)
+    hidden = mask.triu(keys - rows + 1)
+    if window is not None:
+        hidden = hidden + mask.tril(keys - rows - window)
+    return hidden.repeat(groups, 1)
 
 
-def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, how: Scores) -> Tensor:
     """Attention of query [rows, query_heads, head_dim] over keys and values [kv_heads, keys, head_dim].
 
     The query heads that share a KV head are folded into rows: one query row through SDPA's own grouping costs
@@ -22,5 +41,25 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sca
     rows, query_heads, head_dim = query.shape
     kv_heads = keys.shape[0]
     folded = query.transpose(0, 1).reshape(1, kv_heads, -1, head_dim)
-    out = scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=mask, scale=scaling)
+    if how.softcap is None and how.sink_logits is None:
+        out = scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=mask, scale=how.scaling)
+    else:
+        out = _attend_by_hand(folded[0], keys, values, mask, how)
     return out.view(query_heads, rows, head_dim).transpose(0, 1)
+
+
+def _attend_by_hand(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, how: Scores) -> Tensor:
+    """For what SDPA does not know; weights are formed in float32 or wider. query: [kv_heads, folded, head_dim]."""
+    scores = query @ keys.mT * how.scaling
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if how.softcap is not None:
+        scores = how.softcap * torch.tanh(scores / how.softcap)
+    if mask is not None:
+        scores = scores + mask
+    if how.sink_logits is not None:
+        kv_heads, folded, _ = scores.shape
+        rows = kv_heads * folded // len(how.sink_logits)
+        beside = how.sink_logits.to(scores.dtype).view(kv_heads, -1, 1).expand(-1, -1, rows).reshape(kv_heads, -1, 1)
+        scores = torch.cat((scores, beside), dim=-1)
+    weights = scores.softmax(dim=-1)[..., : keys.shape[1]]
+    return weights.to(values.dtype) @ values

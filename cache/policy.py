@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 from cache.dense_cache import DenseCache
+from cache.layout import Layout
 from cache.recompute_cache import RecomputeCache
-from cache.rope import Rope
 from cache.rule import Rule
 from cache.session_cache import SessionCache
-from cache.slab import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +22,9 @@ class Policy:
         """The rule of a session with a pinned block of so many tokens. Raises ValueError for what cannot be."""
         return Rule(sinks if self.pins else 0, capacity, block)
 
-    def new_cache(self, shape: Shape, rule: Rule, rope: Rope, *, max_rows: int) -> SessionCache:
+    def new_cache(self, layout: Layout, rule: Rule, *, max_rows: int) -> SessionCache:
         """An empty cache; max_rows: most rows of one step."""
-        return self.cache(shape, rule, rope, max_rows=max_rows)
+        return self.cache(layout, rule, max_rows=max_rows)
 
 
 POLICIES = {

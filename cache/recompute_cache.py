@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable
 
+from cache.layout import Layout
 from cache.rule import Rule, Run
 from cache.session_cache import SessionCache
+from cache.sink_group import Sizes
 
 
 class RecomputeCache(SessionCache):
@@ -13,12 +15,17 @@ class RecomputeCache(SessionCache):
     the C - B tokens that stay. Positions are those of the text: scores depend on differences only.
     """
 
+    def __init__(self, layout: Layout, rule: Rule, *, max_rows: int) -> None:
+        super().__init__(layout, rule, max_rows=max_rows)
+        self._evicted = 0  # where the window at hand begins
+
     def waiting(self, length: int) -> int:
         """Begins a new window where the query at length - 1 has another E than the one at hand."""
         evicted = self.rule.evicted(length - 1) if length else 0
         if evicted != self._evicted:
             self._evicted = self.length = evicted
-            self._slab.origin = -evicted
+            for group in self._groups:
+                group.restart(evicted)
         return length - self.length
 
     def roll_back(self, length: int) -> None:
@@ -32,5 +39,9 @@ class RecomputeCache(SessionCache):
         return [Run(start, stop, self._evicted)]
 
     @staticmethod
-    def _sizes(rule: Rule, max_rows: int) -> dict[str, int]:
-        return {"rows": rule.capacity + max_rows, "sinks": 0, "undo": 0}
+    def _sizes(rule: Rule, max_rows: int) -> Sizes:
+        return Sizes(rows=rule.capacity + max_rows, sinks=0, undo=0)
+
+    @classmethod
+    def _window_rows(cls, rule: Rule, window: int, max_rows: int) -> int:
+        return cls._sizes(rule, max_rows).rows

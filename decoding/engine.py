@@ -1,16 +1,22 @@
 """The engine: many sessions, one step at a time. Plan, run, settle. Token ids only."""
 
+import logging
+import math
 import time
 from array import array
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
+from transformers import AutoConfig
 
+from cache.layout import Layout
 from cache.policy import POLICIES
 from cache.rule import Rule
-from cache.session_cache import SessionCache, UndoExhaustedError
+from cache.session_cache import SessionCache
+from cache.slab import UndoExhaustedError
 from decoding.drafts import Trie
 from decoding.errors import ModelRefusedError, NoPlaceError
 from decoding.memory import free_bytes
@@ -18,9 +24,13 @@ from decoding.model import Model, resolve_device, resolve_dtype
 from decoding.options import EngineFacts, EngineOptions
 from decoding.plan import Share, plan
 from decoding.sampling import choose, first_argmax
+from decoding.self_check import self_check
+from decoding.served import SERVED_TYPES, trained_context
 from decoding.step import Slice, Step
-from decoding.turn import Output, Sampling, Turn
+from decoding.turn import Fault, Output, Sampling, Turn
 from decoding.verify import verify
+
+logger = logging.getLogger(__name__)
 
 
 class _Session:
@@ -72,6 +82,8 @@ class Engine:
         Raises ValueError for what cannot be, and changes nothing then.
         """
         session = self._sessions[turn.session]
+        if not 0 <= min(turn.tokens, default=0) <= max(turn.tokens, default=0) < self.facts.vocab_size:
+            raise ValueError(f"token ids are between 0 and {self.facts.vocab_size - 1}")
         if session.turn is not None:
             raise ValueError(f"session {turn.session!r} runs a turn already")
         if not turn.tokens or turn.max_tokens < 1:
@@ -110,15 +122,19 @@ class Engine:
         """Whether any turn is running."""
         return bool(self._running)
 
-    def step(self) -> list[Output]:
-        """One forward over all running sessions. After an error none of those it touched runs on; all can go on."""
+    @property
+    def running(self) -> set[str]:
+        """Sessions whose turn is running."""
+        return set(self._running)
+
+    def step(self) -> list[Output | Fault]:
+        """One forward over the running sessions. After an error none of those it touched runs on; all can go on."""
         shares = self.plan()
         try:
             logits = self.run(shares)
             return self.settle(shares, logits)
         except Exception:
-            for share in shares:
-                self._abandon(share.session)
+            self._abandon([share.session for share in shares])
             raise
 
     def plan(self) -> list[Share]:
@@ -137,45 +153,57 @@ class Engine:
         step.commit()
         return logits
 
-    def settle(self, shares: list[Share], logits: Tensor) -> list[Output]:
-        """Chooses and verifies each session's tokens, and ends the turns that are done."""
+    def settle(self, shares: list[Share], logits: Tensor) -> list[Output | Fault]:
+        """Chooses and verifies each session's tokens, and ends the turns that are done.
+
+        An error with one session is that session's: the others have been forwarded, and go on.
+        """
         complete = [share.session for share in shares if share.complete]
-        turns = [turn for name in complete if (turn := self._running[name].turn) is not None]
-        greedy = any(turn.sampling.temperature == 0 for turn in turns)
-        best = first_argmax(logits).tolist() if greedy else []  # one transfer for all of them
-        outputs = []
-        for row, turn in enumerate(turns):
-            name, state = turn.session, self._running.pop(turn.session)
-            pick = partial(_pick, turn.sampling, len(state.ids), logits[row:], best[row:])
-            budget = state.room(turn.max_tokens - state.generated)
-            tokens = verify(Trie(), pick, turn.end_ids, budget).tokens
-            state.ids.extend(tokens)
-            state.generated += len(tokens)
-            ended = tokens[-1] in turn.end_ids
-            done = ended or len(tokens) == budget
-            if done:
-                state.turn = None
-            else:
-                self._running[name] = state
-            outputs.append(
-                Output(
-                    session=name,
-                    tokens=tokens,
-                    length=len(state.ids),
-                    finish="stop" if ended else "length" if done else None,
-                )
-            )
-        return outputs
+        best = first_argmax(logits)
+        largest = logits.gather(-1, best[:, None])[:, 0]  # NaN where any is
+        picks = torch.stack((best.double(), largest.double()), dim=-1).tolist()  # one transfer for all of them
+        results: list[Output | Fault] = []
+        for row, name in enumerate(complete):
+            state = self._running.pop(name)
+            try:
+                if not math.isfinite(picks[row][1]):
+                    raise ArithmeticError("the model's logits are no numbers")
+                results.append(self._settle(name, state, logits[row:], [int(token) for token, _ in picks[row:]]))
+            except Exception as error:
+                logger.exception("A session failed")
+                self._abandon([name])
+                results.append(Fault(session=name, reason=f"{type(error).__name__}: {error}"))
+        return results
+
+    def _settle(self, name: str, state: _Session, logits: Tensor, best: list[int]) -> Output:
+        """One session's tokens; its rows of the step's logits come first."""
+        turn = state.turn
+        assert turn is not None
+        pick = partial(_pick, turn.sampling, len(state.ids), logits, best)
+        budget = state.room(turn.max_tokens - state.generated)
+        tokens = verify(Trie(), pick, turn.end_ids, budget).tokens
+        state.ids.extend(tokens)
+        state.generated += len(tokens)
+        ended = tokens[-1] in turn.end_ids
+        done = ended or len(tokens) == budget
+        if done:
+            state.turn = None
+        else:
+            self._running[name] = state
+        finish: Literal["stop", "length"] | None = "stop" if ended else "length" if done else None
+        return Output(session=name, tokens=tokens, length=len(state.ids), finish=finish)
 
     def _new_cache(self, rule: Rule) -> SessionCache:
-        model = self._model
-        return self._policy.new_cache(model.shape, rule, model.rope, max_rows=self.facts.max_rows)
+        return self._policy.new_cache(self._model.layout, rule, max_rows=self.facts.max_rows)
 
-    def _abandon(self, session: str) -> None:
-        """After an error within a step the cache is in doubt: the turn ends, its ids will be forwarded anew."""
-        state = self._sessions[session]
-        state.turn, state.cache = None, self._new_cache(state.cache.rule)
-        self._running.pop(session, None)
+    def _abandon(self, sessions: list[str]) -> None:
+        """After an error within a step the caches are in doubt: turns end, ids will be forwarded anew."""
+        for session in sessions:
+            self._sessions[session].turn = None
+            self._running.pop(session, None)
+        for session in sessions:
+            state = self._sessions[session]
+            state.cache = self._new_cache(state.cache.rule)
 
 
 def _pick(sampling: Sampling, position: int, logits: Tensor, best: list[int], node: int, accepted: list[int]) -> int:
@@ -191,13 +219,16 @@ def build(options: EngineOptions) -> Engine:
     if options.threads:
         torch.set_num_threads(options.threads)
     device = resolve_device(options.device)
-    model = Model(Path(options.model), device, resolve_dtype(options.dtype, device))
+    path = Path(options.model)
+    if options.trust_model and AutoConfig.from_pretrained(path).model_type not in SERVED_TYPES:
+        self_check(path, device)
+    model = Model(path, device, resolve_dtype(options.dtype, device), trust=options.trust_model)
     max_rows = options.max_rows or (2048 if device.type == "cuda" else 128)
     policy = POLICIES[options.policy]
     max_sinks = min(options.capacity // 2, options.capacity - options.block) if policy.pins else 0
     rule = policy.rule(max_sinks, options.capacity, options.block)
-    session_bytes = policy.cache.bytes(model.shape, rule, max_rows=max_rows)
-    trained = model.config.max_position_embeddings
+    session_bytes = policy.cache.bytes(model.layout, rule, max_rows=max_rows)
+    trained = trained_context(model.config)
     if options.capacity > trained:
         raise ModelRefusedError(f"capacity {options.capacity} is more than the {trained} tokens it was trained on")
     memory = options.memory_bytes or free_bytes(device) // 2
@@ -206,6 +237,7 @@ def build(options: EngineOptions) -> Engine:
     facts = EngineFacts(
         model=options.model,
         model_type=model.config.model_type,
+        layers=_describe(model.layout, options.capacity),
         device=str(device),
         dtype=str(model.dtype).removeprefix("torch."),
         threads=torch.get_num_threads(),
@@ -224,3 +256,17 @@ def build(options: EngineOptions) -> Engine:
         load_seconds=time.monotonic() - began,
     )
     return Engine(model, facts)
+
+
+def _describe(layout: Layout, capacity: int) -> str:
+    """What the layers do, in words."""
+    kinds: dict[str, int] = {}
+    for layer in layout.layers:
+        kept = layer.window is not None and layer.window <= capacity
+        kind = f"keep a window of {layer.window} tokens" if kept else "follow the policy"
+        rotated = 2 * layer.rope.inv_freq.numel() if layer.rope else 0
+        if rotated < layout.head_dim:
+            kind += f" with {rotated} of {layout.head_dim} elements rotated" if rotated else " without rotation"
+        kinds[kind] = kinds.get(kind, 0) + 1
+    heads = f"{layout.kv_heads} key and value head{'s' if layout.kv_heads > 1 else ''} each"
+    return f"{len(layout.layers)}, {heads}: " + "; ".join(f"{count} {kind}" for kind, count in kinds.items())

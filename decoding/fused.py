@@ -9,21 +9,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, silu
+from transformers.activations import SiLUActivation
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
+from transformers.models.mistral.modeling_mistral import MistralAttention, MistralMLP, MistralRMSNorm
+from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention, Qwen2MLP, Qwen2RMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm
 
+from cache.attention import Scores
 from decoding.linear import join
 from decoding.replace import replace
 from decoding.step import Step
+
+# Blocks that differ in nothing but biases and a sliding window.
+ATTENTIONS = (LlamaAttention, MistralAttention, Qwen2Attention)
+MLPS = (LlamaMLP, MistralMLP, Qwen2MLP, Qwen3MLP)
+NORMS = (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm)
 
 
 class Attention:
     """q/k/v in one product, q and k rotated in one go, the step's attention, the output's product."""
 
-    def __init__(self, module: LlamaAttention, packed: bool) -> None:
+    def __init__(self, module: Any, packed: bool) -> None:
         self.project = join([module.q_proj, module.k_proj, module.v_proj], packed)
         self.out = join([module.o_proj], packed)
         self.layer: int = module.layer_idx
-        self.scaling: float = module.scaling
+        window = getattr(module, "sliding_window", getattr(module.config, "sliding_window", None))
+        self.how = Scores(module.scaling, window=window)
         self.head_dim: int = module.head_dim
         self.query_heads = module.q_proj.out_features // module.head_dim
         self.kv_heads = module.k_proj.out_features // module.head_dim
@@ -39,14 +50,14 @@ class Attention:
         halves_swapped = rotary.roll(self.head_dim // 2, -1)
         rotary.mul_(cos).addcmul_(halves_swapped, signed_sin)
         kv = heads[:, self.query_heads :].view(rows, 2, self.kv_heads, self.head_dim)
-        mixed = step.attend(self.layer, heads[:, : self.query_heads], kv, self.scaling)
+        mixed = step.attend(self.layer, heads[:, : self.query_heads], kv, self.how)
         return self.out(mixed.reshape(1, rows, -1)), None
 
 
 class MLP:
     """gate and up in one product."""
 
-    def __init__(self, module: LlamaMLP, packed: bool) -> None:
+    def __init__(self, module: Any, packed: bool) -> None:
         self.gate_up = join([module.gate_proj, module.up_proj], packed)
         self.down = join([module.down_proj], packed)
 
@@ -62,27 +73,32 @@ class RMSNorm:
     The bits of transformers' own in float32 and bfloat16; in float64 it computes in float64.
     """
 
-    def __init__(self, module: LlamaRMSNorm) -> None:
+    def __init__(self, module: Any) -> None:
         self.weight, self.eps = module.weight.detach(), module.variance_epsilon
         self.shape = tuple(self.weight.shape)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [..., hidden]."""
-        return self.weight * rms_norm(x, self.shape, None, self.eps)
+        normed: Tensor = self.weight * rms_norm(x, self.shape, None, self.eps)
+        return normed
 
 
-def fuse(model: nn.Module, packed: bool) -> None:
-    """Replaces the blocks of a Llama by these; its weights are on their device already."""
+def fuse(model: nn.Module, packed: bool) -> bool:
+    """Replaces the blocks of a Llama, or one that is built alike, by these; its weights are on their device already.
+
+    Returns whether attention was replaced, which takes cosines and sines as `signed` gives them.
+    """
+    attention = False
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            match child:
-                case LlamaAttention():
-                    replace(module, name, Attention(child, packed))
-                case LlamaMLP():
-                    if child.config.hidden_act == "silu":
-                        replace(module, name, MLP(child, packed))
-                case LlamaRMSNorm():
-                    replace(module, name, RMSNorm(child))
+            if type(child) in ATTENTIONS:
+                replace(module, name, Attention(child, packed))
+                attention = True
+            elif type(child) in MLPS and isinstance(child.act_fn, SiLUActivation):
+                replace(module, name, MLP(child, packed))
+            elif type(child) in NORMS:
+                replace(module, name, RMSNorm(child))
+    return attention
 
 
 def pack(model: nn.Module) -> None:

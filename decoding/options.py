@@ -13,6 +13,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     model: str  # a local folder in transformers' format
     device: str = "auto"  # auto, cpu, cuda, cuda:N
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    trust_model: bool = False  # serve a type that the tests do not prove, where it passes its self-check
     threads: int = 0  # CPU threads of the worker; 0: as many as the process has cores
     policy: PolicyName = "sinks"
     capacity: int = 1024  # C: most keys a query sees, itself included
@@ -26,6 +27,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     model_type: str
+    layers: str  # what they do with keys, in words
     device: str
     dtype: str
     threads: int

@@ -20,7 +20,7 @@ def losses(
     Yields them in pieces, in order. Where a piece ends depends on the arguments alone, so a second run gives the same
     numbers. `first` > 0 leaves out the losses before it; only a policy that restarts is spared their computation, too.
     """
-    cache = policy.new_cache(model.shape, rule, model.rope, max_rows=chunk)
+    cache = policy.new_cache(model.layout, rule, max_rows=chunk)
     count = len(ids) - 1  # queries
     start = first if policy.restarts else 0
     while start < count:

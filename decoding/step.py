@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cache.attention import Scores
 from cache.session_cache import SessionCache
 
 
@@ -38,12 +39,12 @@ class Step:
         self.positions = torch.tensor(positions, device=device)[None]  # [1, rows] text positions, int64
         self.keep = torch.tensor(keep, dtype=torch.int64, device=device)  # [logits] rows whose logits are wanted
 
-    def attend(self, layer: int, query: Tensor, kv: Tensor, scaling: float) -> Tensor:
+    def attend(self, layer: int, query: Tensor, kv: Tensor, how: Scores) -> Tensor:
         """query [rows, query_heads, head_dim], kv [rows, 2, kv_heads, head_dim] (keys, values), rotated.
 
         Returns [rows, query_heads, head_dim].
         """
-        mixed = [cache.attend(layer, query[first:stop], kv[first:stop], scaling) for cache, first, stop in self._spans]
+        mixed = [cache.attend(layer, query[first:stop], kv[first:stop], how) for cache, first, stop in self._spans]
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
     def commit(self) -> None:

@@ -32,3 +32,10 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     tokens: list[int]  # at least one
     length: int  # the session's tokens after the last of these; the next one will have this text position
     finish: Literal["stop", "length"] | None  # set on the turn's last output
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """A session whose turn has ended by an error of its own; it can go on with another turn."""
+
+    session: str
+    reason: str

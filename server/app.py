@@ -18,7 +18,7 @@ from server import errors, model_files, sse
 from server.api import chat, models, ops
 from server.banner import start_up_table
 from server.scheduler import Scheduler
-from server.service import Loaded, Service
+from server.service import Loaded, Service, check_together
 from server.settings import Settings
 from server.supervisor import LoadError, Supervisor
 from server.template import ChatTemplate, TokenizerError
@@ -120,8 +120,7 @@ class _Process:
         """Load the model, then keep a worker running."""
         loading_template = asyncio.to_thread(ChatTemplate.load, self._folder)
         facts, template = await asyncio.gather(self._supervisor.load(), loading_template)
-        if (largest := max(template.tokenizer.get_vocab().values())) >= facts.vocab_size:
-            raise TokenizerError(f"the tokenizer gives ids up to {largest}, the model takes {facts.vocab_size}")
+        check_together(self._settings, facts, template)
         self._service.loaded = Loaded(facts, template)
         rich.print(start_up_table(self._settings, facts))
         logger.info("Ready; Ctrl-C ends it")

@@ -23,6 +23,7 @@ def _rows(settings: Settings, facts: EngineFacts) -> list[tuple[str, str]]:
     sessions = min(facts.max_sessions, settings.max_running or facts.max_sessions)
     return [
         ("model", f"{settings.public_model_name} ({facts.model_type}, trained on {facts.trained_context:,} tokens)"),
+        ("layers", facts.layers),
         ("dtype", facts.dtype),
         ("device", f"{facts.device}{threads}; attention: {facts.attention}"),
         ("policy", facts.policy),

@@ -44,5 +44,5 @@ def _pre_tokenizer(source: Path) -> str:
 if __name__ == "__main__":
     try:
         convert(Path(sys.argv[1]), Path(sys.argv[2]))
-    except (ValueError, OSError, KeyError, NotImplementedError) as error:
+    except Exception as error:  # a broken file breaks its readers in many ways
         sys.exit(f"{type(error).__name__}: {error}")

@@ -145,7 +145,7 @@ def _complete(run: Run, model: "Model", ids: list[int], folder: Path) -> None:
         raise EvaluationError(str(error)) from None
     if not policy.restarts:  # its cache is not saved: begin again
         run.losses, run.seconds = [], 0.0
-    run.cache_bytes = policy.cache.bytes(model.shape, rule, max_rows=settings["chunk"])
+    run.cache_bytes = policy.cache.bytes(model.layout, rule, max_rows=settings["chunk"])
     first = settings["first"] + len(run.losses)
     process, saved = psutil.Process(), time.monotonic()
     with Progress(console=Console(stderr=True)) as progress:

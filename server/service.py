@@ -13,7 +13,7 @@ from server.errors import model_not_found, unavailable
 from server.request import Request
 from server.scheduler import Scheduler
 from server.settings import Settings
-from server.template import ChatTemplate
+from server.template import ChatTemplate, TokenizerError
 
 FINGERPRINTED = ("sinkahead", "torch", "transformers")
 
@@ -31,6 +31,19 @@ class Loaded:
         shaping = msgspec.structs.replace(self.facts, model=name, load_seconds=0.0, max_sessions=0)
         versions = [version(name) for name in FINGERPRINTED]
         self.fingerprint = "fp_" + hashlib.sha256(msgspec.json.encode([shaping, versions])).hexdigest()[:12]
+
+
+def check_together(settings: Settings, facts: EngineFacts, template: ChatTemplate) -> None:
+    """Raises TokenizerError where model, tokenizer and settings do not fit together."""
+    if (largest := max(template.tokenizer.get_vocab().values())) >= facts.vocab_size:
+        raise TokenizerError(f"the tokenizer gives ids up to {largest}, the model takes {facts.vocab_size}")
+    shortest = [{"role": "user", "content": "-"}]
+    pinned = template.pinned(shortest, template.encode(shortest))
+    if settings.sinks == "pinned" and 0 < facts.max_sinks < pinned:
+        raise TokenizerError(
+            f"its template begins every chat with {pinned} tokens that are pinned, and blocks of {facts.block} in a "
+            f"capacity of {facts.capacity} leave room for {facts.max_sinks}: raise --capacity or lower --block"
+        )
 
 
 @dataclass

@@ -55,6 +55,9 @@ class Settings(BaseSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto", "Model", "auto, float32, bfloat16 or float16; auto chooses by device"
     )
+    trust_model: bool = setting(
+        False, "Model", "serve a model type that is not proven, where it passes a comparison at start-up"
+    )
     threads: int = setting(0, "Model", "CPU threads; 0 is one per core", ge=0)
 
     policy: PolicyName = setting(
@@ -65,7 +68,7 @@ class Settings(BaseSettings):
     )
     capacity: int = setting(1024, "Cache", "most tokens a session keeps; with dense, also its end", ge=2 * MIN_SINKS)
     block: int = setting(64, "Cache", "tokens evicted at a time", ge=1)
-    memory: Literal["auto"] | ByteSize = setting(
+    memory: Literal["auto"] | Annotated[ByteSize, Field(gt=0)] = setting(
         "auto", "Cache", "of all sessions together, as 4GiB; auto is half of what is free"
     )
 
@@ -130,6 +133,7 @@ class Settings(BaseSettings):
             model=str(model_path),
             device=self.device,
             dtype=self.dtype,
+            trust_model=self.trust_model,
             threads=self.threads,
             policy=self.policy,
             capacity=self.capacity,

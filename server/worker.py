@@ -15,6 +15,7 @@ import zmq
 
 from decoding.errors import ModelRefusedError
 from decoding.options import EngineOptions
+from decoding.turn import Fault, Output
 from server.messages import (
     Close,
     Failed,
@@ -68,21 +69,25 @@ class Worker:
                 self._change(change)
             except Exception as fault:
                 logger.exception("A session failed")
-                self._fail({session}, fault)
+                self._fail({session}, _describe(fault))
 
     def step(self) -> None:
-        started = time.perf_counter()
+        started, running = time.perf_counter(), self._engine.running
         try:
-            outputs = self._engine.step()
+            results = self._engine.step()
         except Exception as fault:
             self._failed_steps += 1
             if self._failed_steps == MAX_FAILED_STEPS:
                 raise
             logger.exception("A step failed")
-            self._fail(set(self._open), fault)
+            self._fail(running - self._engine.running, _describe(fault))
         else:
             self._failed_steps = 0
+            outputs = [result for result in results if isinstance(result, Output)]
             self._send(Step(outputs, time.perf_counter() - started))
+            for result in results:
+                if isinstance(result, Fault):
+                    self._fail({result.session}, result.reason)
 
     def _open_session(self, change: Open) -> None:
         try:
@@ -105,11 +110,11 @@ class Worker:
                 self._engine.close(session)
                 self._open.remove(session)
 
-    def _fail(self, sessions: set[str], fault: Exception) -> None:
+    def _fail(self, sessions: set[str], reason: str) -> None:
         for session in sessions:
             self._engine.close(session)
         self._open -= sessions
-        self._send(Failed(sorted(sessions), _describe(fault)))
+        self._send(Failed(sorted(sessions), reason))
 
 
 def run(options: EngineOptions, address: str) -> None:

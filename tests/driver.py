@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from decoding.engine import Engine
-from decoding.turn import Sampling, Turn
+from decoding.turn import Output, Sampling, Turn
 
 GREEDY = Sampling(seed=0, temperature=0)
 
@@ -14,8 +14,9 @@ def run(engine: Engine, turns: Mapping[str, Turn]) -> dict[str, list[int]]:
         engine.start(turn)
     texts: dict[str, list[int]] = {name: [] for name in turns}
     while engine.has_work:
-        for output in engine.step():
-            texts[output.session].extend(output.tokens)
+        for result in engine.step():
+            assert isinstance(result, Output), result
+            texts[result.session].extend(result.tokens)
     return texts
 
 

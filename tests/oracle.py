@@ -1,14 +1,28 @@
-"""The slow truth beside the fast path: a dense O(T^2) forward with the rule's mask and distances, in any dtype.
+"""The slow truth beside the fast path: a dense O(T^2) attention with the rule's mask and distances, in any dtype.
 
-It shares no code with the cache: what a query sees, and at which distances, is written out again here.
+transformers' own model runs around it, at position 0 for every token, so that queries and keys come unrotated.
+It shares no code with the cache: what a query sees, at which distances, how keys are turned is written out again here.
 """
 
-from typing import Any
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from transformers import LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+
+from tests.wide import Wide
+
+
+class Truth(NamedTuple):
+    """The rule, and how layers turn their keys."""
+
+    sinks: int
+    capacity: int
+    block: int
+    turns: Callable[[int], Tensor | None]  # frequencies of a layer, [pairs]; None: its keys are not rotated
+    interleaved: bool
 
 
 def evicted(t: int, capacity: int, block: int) -> int:
@@ -19,47 +33,87 @@ def evicted(t: int, capacity: int, block: int) -> int:
     return gone
 
 
-def rotate(x: Tensor, positions: Tensor, inv_freq: Tensor) -> Tensor:
-    """x [..., head_dim] at positions [...]: Llama's pairing (i, i + head_dim / 2), angles in float64."""
-    turns = positions.double()[..., None] * inv_freq.double()
-    cos, sin = turns.cos().to(x.dtype), turns.sin().to(x.dtype)
-    half = x.shape[-1] // 2
-    a, b = x[..., :half], x[..., half:]
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+def rotate(x: Tensor, positions: Tensor, inv_freq: Tensor | None, interleaved: bool) -> Tensor:
+    """x [heads, rows, head_dim] at positions [rows], by complex numbers; elements past the pairs stay."""
+    if inv_freq is None:
+        return x
+    pairs = len(inv_freq)
+    rotary, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
+    shape = (*x.shape[:-1], pairs, 2) if interleaved else (*x.shape[:-1], 2, pairs)
+    parts = rotary.reshape(shape) if interleaved else rotary.reshape(shape).transpose(-1, -2)
+    turn = torch.polar(torch.ones(1, dtype=torch.float64), positions.double()[:, None] * inv_freq.double())
+    turned = torch.view_as_real(torch.view_as_complex(parts.double().contiguous()) * turn)
+    turned = turned if interleaved else turned.transpose(-1, -2)
+    return torch.cat((turned.flatten(-2).to(x.dtype), rest), dim=-1)
 
 
-def norm(module: LlamaRMSNorm, x: Tensor) -> Tensor:
-    """transformers' own rounds to float32 inside, which a comparison in float64 would see."""
-    return module.weight * x * (x.pow(2).mean(-1, keepdim=True) + module.variance_epsilon).rsqrt()
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    truth: Truth,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    count, groups = query.shape[2], query.shape[1] // key.shape[1]
+    inv_freq = truth.turns(module.layer_idx)  # type: ignore[arg-type]
+    q, k, v = query[0], key[0].repeat_interleave(groups, 0), value[0].repeat_interleave(groups, 0)
+    positions = torch.arange(count)
+    own_window = sliding_window is not None and sliding_window <= truth.capacity
+    gone_at = [0 if own_window else evicted(t, truth.capacity, truth.block) for t in range(count)]
+    mixed = torch.empty_like(q)
+    for gone in sorted(set(gone_at)):  # all queries with one E: they see sinks at the same places
+        t = [t for t in range(count) if gone_at[t] == gone]
+        place = torch.where(positions < truth.sinks, positions + gone, positions)  # sinks right before the window
+        turned = rotate(q[:, t], positions[t], inv_freq, truth.interleaved)
+        scores = turned @ rotate(k, place, inv_freq, truth.interleaved).mT * scaling
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        visible = (positions <= positions[t, None]) & ((positions < truth.sinks) | (positions >= truth.sinks + gone))
+        if own_window:
+            visible &= positions > positions[t, None] - sliding_window  # type: ignore[operator]
+        scores = scores.masked_fill(~visible, -torch.inf)
+        if s_aux is not None:
+            scores = torch.cat((scores, s_aux[:, None, None].expand(-1, len(t), 1)), dim=-1)
+        mixed[:, t] = scores.softmax(-1)[..., :count] @ v
+    return mixed.transpose(0, 1)[None], None
+
+
+AttentionInterface.register("oracle", _attention)
 
 
 @torch.no_grad()
-def logits(model: LlamaForCausalLM, ids: list[int], *, sinks: int, capacity: int, block: int, first: int = 0) -> Tensor:
-    """Logits [len(ids) - first, vocabulary] of the whole text at once."""
-    config: Any = model.config
-    heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    inv_freq = model.model.rotary_emb.inv_freq
-    count = len(ids)
-    positions = torch.arange(count)
-    eviction = [evicted(t, capacity, block) for t in range(count)]
-    hidden = model.model.embed_tokens(torch.tensor(ids))
-    for layer in model.model.layers:
-        attention = layer.self_attn
-        normed = norm(layer.input_layernorm, hidden)
-        query = attention.q_proj(normed).view(count, heads, dim)
-        key = attention.k_proj(normed).view(count, kv_heads, dim).repeat_interleave(heads // kv_heads, 1)
-        value = attention.v_proj(normed).view(count, kv_heads, dim).repeat_interleave(heads // kv_heads, 1)
-        mixed = torch.empty_like(query)
-        turned = rotate(query, positions[:, None].expand(-1, heads), inv_freq)
-        for gone in sorted(set(eviction)):  # all queries with one E: they see sinks at the same places
-            t = [t for t in range(count) if eviction[t] == gone]
-            j = positions[: t[-1] + 1]
-            place = torch.where(j < sinks, j + gone, j)  # sinks sit right before the window
-            scores = torch.einsum("thd,jhd->htj", turned[t], rotate(key[j], place[:, None].expand(-1, heads), inv_freq))
-            visible = (j[None] <= positions[t, None]) & ((j < sinks) | (j >= sinks + gone))[None]
-            weights = scores.mul(dim**-0.5).masked_fill(~visible, -torch.inf).softmax(-1)
-            mixed[t] = torch.einsum("htj,jhd->thd", weights, value[j])
-        hidden = hidden + attention.o_proj(mixed.reshape(count, heads * dim))
-        hidden = hidden + layer.mlp(norm(layer.post_attention_layernorm, hidden))
-    out: Tensor = model.lm_head(norm(model.model.norm, hidden[first:]))
-    return out
+def logits(
+    plain: PreTrainedModel,
+    ids: list[int],
+    *,
+    sinks: int,
+    capacity: int,
+    block: int,
+    first: int = 0,
+    turns: Callable[[int], Tensor | None] | None = None,
+    interleaved: bool = False,
+) -> Tensor:
+    """Logits [len(ids) - first, vocabulary] of the whole text at once. turns: a Llama's own where none are given."""
+    model: Any = plain
+    truth = Truth(sinks, capacity, block, turns or (lambda layer: model.model.rotary_emb.inv_freq), interleaved)
+    before = model.config._attn_implementation
+    model.set_attn_implementation("oracle")
+    try:
+        with Wide() if plain.dtype == torch.float64 else nullcontext():
+            out = model(
+                input_ids=torch.tensor([ids]),
+                position_ids=torch.zeros(1, len(ids), dtype=torch.int64),
+                use_cache=False,
+                truth=truth,
+            )
+    finally:
+        model.set_attn_implementation(before)
+    answer: Tensor = out.logits[0, first:]
+    return answer

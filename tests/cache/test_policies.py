@@ -30,7 +30,7 @@ def plain(tiny_model: Path) -> LlamaForCausalLM:
 
 
 def new_cache(model: Model, policy: str, rule: Rule) -> SessionCache:
-    return POLICIES[policy].new_cache(model.shape, rule, model.rope, max_rows=MAX_ROWS)
+    return POLICIES[policy].new_cache(model.layout, rule, max_rows=MAX_ROWS)
 
 
 def answer(model: Model, cache: SessionCache, ids: list[int], chunk: int = MAX_ROWS) -> Tensor:

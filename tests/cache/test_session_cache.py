@@ -12,10 +12,12 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from cache.rule import Rule
-from cache.session_cache import SessionCache, UndoExhaustedError
+from cache.session_cache import SessionCache
+from cache.slab import UndoExhaustedError
 from decoding.model import Model
 from decoding.step import Slice, Step
 from tests import oracle
+from tests.shift import shift
 
 LENGTH = 150
 IDS = random.Random(0).choices(range(3, 259), k=LENGTH)
@@ -33,7 +35,7 @@ def plain(tiny_model: Path) -> LlamaForCausalLM:
 
 
 def new_cache(model: Model, rule: Rule, max_rows: int = MAX_ROWS) -> SessionCache:
-    return SessionCache(model.shape, rule, model.rope, max_rows=max_rows)
+    return SessionCache(model.layout, rule, max_rows=max_rows)
 
 
 def feed(model: Model, cache: SessionCache, ids: Sequence[int], chunks: Sequence[int]) -> Tensor:
@@ -161,7 +163,8 @@ def test_evicted_values_do_not_matter_and_live_ones_do(model: Model) -> None:
     rule = Rule(4, 20, 5)
     want = feed(model, new_cache(model, rule), IDS, [7])[-50:]
     cache = new_cache(model, rule)
-    cache._slab._all.fill_(float("nan"))
+    for tensor in cache.tensors():
+        tensor.fill_(float("nan"))
     torch.testing.assert_close(feed(model, cache, IDS, [7])[-50:], want, rtol=0, atol=1e-10)
 
 
@@ -177,15 +180,7 @@ def test_logits_at_millions_equal_those_at_small_positions(
     want = feed(model, new_cache(model, rule), IDS, [7])[rule.capacity + 30 :]
     cache = new_cache(model, rule)
     feed(model, cache, IDS[: rule.capacity], [7])
-    cache.length += start  # as if `start` tokens had come and gone: the window's rows are turned on, E moves with them
-    slab = cache._slab
-    for layer in range(model.shape.layers):
-        slab.pristine[layer][:] = slab.kv[layer][:, :, : rule.sinks]
-        keys = slab.kv[layer][0, :, rule.sinks : rule.capacity]
-        keys[:] = model.rope.advance(keys, start)
-        slab.kv[layer][0, :, : rule.sinks] = model.rope.advance(slab.pristine[layer][0], start)
-    cache._evicted = cache._deepest = start
-    slab.origin = -start
+    shift(cache, start)  # as if `start` tokens had come and gone: the window's rows are turned on, E moves with them
     stream = Stream(start, IDS)
     got = feed(model, cache, stream, [7])[30:]
     torch.testing.assert_close(got, want, rtol=0, atol=atol)
@@ -207,11 +202,9 @@ class Stream(Sequence[int]):
 def test_memory_is_what_is_announced_and_never_grows(model: Model) -> None:
     rule = Rule(4, 20, 5)
     cache = new_cache(model, rule)
-    slab = cache._slab
-    tensors = (slab._all, slab._pristine_all, slab._undo_all)
-    assert sum(t.numel() * t.element_size() for t in tensors) == SessionCache.bytes(
-        model.shape, rule, max_rows=MAX_ROWS
+    assert sum(tensor.numel() * tensor.element_size() for tensor in cache.tensors()) == SessionCache.bytes(
+        model.layout, rule, max_rows=MAX_ROWS
     )
-    pointers = [t.data_ptr() for t in tensors]
+    pointers = [tensor.data_ptr() for tensor in cache.tensors()]
     feed(model, cache, IDS * 5, [MAX_ROWS])
-    assert [t.data_ptr() for t in (slab._all, slab._pristine_all, slab._undo_all)] == pointers
+    assert [tensor.data_ptr() for tensor in cache.tensors()] == pointers

@@ -1,87 +1,122 @@
-"""Every rope kind that is served, against transformers' own model."""
+"""All ways to compute the blocks of a model, against transformers' own; and models that are refused."""
 
 from pathlib import Path
-from types import MethodType
 from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from cache.rule import Rule
 from cache.session_cache import SessionCache
-from decoding.model import Model, _rotary_forward
+from decoding.errors import ModelRefusedError
+from decoding.model import Model
 from decoding.step import Slice, Step
-from tests.tiny import build_config
+from tests.families import FAMILIES, SIZES, VOCAB, build
+from tests.tiny import save_tiny_model
 
-IDS = torch.randint(3, 259, (1, 90), generator=torch.Generator().manual_seed(0))
-ROPES: dict[str, dict[str, Any]] = {
-    "default": {"rope_type": "default", "rope_theta": 10000.0},
-    "theta": {"rope_type": "default", "rope_theta": 500000.0},
-    "linear": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0},
-    "llama3": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 64,
-        "rope_theta": 10000.0,
-    },
-    "yarn": {
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 64,
-        "rope_theta": 10000.0,
-    },
-}
+IDS = torch.randint(3, VOCAB, (1, 90), generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(("packed", "fused"), [(True, True), (False, True), (True, False), (False, False)])
-@pytest.mark.parametrize("name", ROPES)
 @pytest.mark.parametrize(
-    "changes", [{}, {"attention_bias": True, "mlp_bias": True}, {"tie_word_embeddings": False}], ids=str
+    "name", ["llama, biases, theta", "llama, yarn", "mistral, window 9", "qwen2, window 9", "qwen3"]
 )
-def test_logits_equal_transformers(
-    tmp_path: Path, name: str, changes: dict[str, Any], packed: bool, fused: bool
-) -> None:
+def test_logits_equal_transformers(tmp_path: Path, name: str, packed: bool, fused: bool) -> None:
     """In chunks through the cache, with every way to compute the blocks."""
-    config = build_config()
-    config.rope_parameters = ROPES[name]
-    config.update(changes)
-    torch.manual_seed(0)
-    plain = LlamaForCausalLM(config).eval()
-    for parameter in plain.parameters():
-        if parameter.dim() == 1:  # biases and norms away from zero and one, so that a lost one is seen
-            torch.nn.init.normal_(parameter, mean=0.5, std=0.2)
+    plain = build(FAMILIES[name].config)
     plain.save_pretrained(tmp_path)
-    model = Model(tmp_path, torch.device("cpu"), torch.float32, packed=packed, fused=fused)
-    cache = SessionCache(model.shape, Rule(4, 128, 16), model.rope, max_rows=64)
     with torch.no_grad():
         want = plain(IDS).logits[0]
-    got = []
+    model = Model(tmp_path, torch.device("cpu"), torch.float32, packed=packed, fused=fused)
+    torch.testing.assert_close(through(model), want, rtol=0, atol=1e-4)
+
+
+def through(model: Model) -> Tensor:
+    cache = SessionCache(model.layout, Rule(4, 128, 16), max_rows=64)
+    logits = []
     for chunk in torch.split(IDS[0], 37):
         step = Step([Slice(cache, chunk.tolist(), len(chunk))], model.device, model.groups)
-        got.append(model.forward(step))
+        logits.append(model.forward(step))
         step.commit()
-    torch.testing.assert_close(torch.cat(got), want, rtol=0, atol=1e-4)
+    return torch.cat(logits)
 
 
-@pytest.mark.parametrize("name", ROPES)
-def test_sinks_move_as_the_model_rotates(tmp_path: Path, name: str) -> None:
-    """A stored key moved on by E equals the key that the model itself makes E positions later."""
-    config = build_config()
-    config.rope_parameters = ROPES[name]
-    plain = LlamaForCausalLM(config).eval()
-    plain.save_pretrained(tmp_path)
-    model = Model(tmp_path, torch.device("cpu"), torch.float64)
-    rotary = LlamaRotaryEmbedding(config)
-    rotary.forward = MethodType(_rotary_forward, rotary)
-    keys = torch.randn(1, 2, 5, 16, dtype=torch.float64)
+def refusal(folder: Path, **how: bool) -> str:
+    with pytest.raises(ModelRefusedError) as refused:
+        Model(folder, torch.device("cpu"), torch.float32, **how)
+    return str(refused.value)
 
-    def at(positions: torch.Tensor) -> torch.Tensor:
-        cos, sin = rotary(keys, positions[None])
-        return apply_rotary_pos_emb(keys, keys, cos, sin)[1]  # type: ignore[no-any-return]
 
-    moved = model.rope.advance(at(torch.arange(5)), 4096)
-    torch.testing.assert_close(moved, at(torch.arange(4096, 4101)), rtol=0, atol=1e-10)
+def save(folder: Path, kind: str, **config: Any) -> Path:
+    from transformers import AutoConfig
+
+    sizes = {name: value for name, value in SIZES.items() if name not in config}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes, **config)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "reason"),
+    [
+        ("gpt2", {}, "learned absolute positions"),
+        ("opt", {"word_embed_proj_dim": 64, "ffn_dim": 64}, "learned absolute positions"),
+        ("bloom", {}, "ALiBi"),
+        ("mamba", {}, "recurrent"),
+        ("deepseek_v3", {"q_lora_rank": 16, "kv_lora_rank": 16, "n_routed_experts": 8, "num_hidden_layers": 1}, "MLA"),
+    ],
+)
+def test_models_whose_keys_cannot_be_moved_are_refused_with_the_reason(
+    tmp_path: Path, kind: str, config: dict[str, Any], reason: str
+) -> None:
+    """Whether or not they are trusted: it is no question of trust."""
+    folder = save(tmp_path, kind, **config)
+    for trust in (False, True):
+        assert reason in refusal(folder, trust=trust)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "reason"),
+    [
+        ("gpt2", {}, "positions enter layer 0 otherwise than by rotating its keys"),
+        ("bloom", {}, "does not take another attention"),
+        ("mamba", {}, "does not take another attention"),
+        ("deepseek_v3", {"q_lora_rank": 16, "kv_lora_rank": 16, "n_routed_experts": 8}, "MLA"),
+    ],
+)
+def test_what_a_model_does_tells_also_where_its_name_does_not(
+    tmp_path: Path, kind: str, config: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new type that works as one of these is on no list."""
+    monkeypatch.setattr("decoding.served.REFUSED_TYPES", {})
+    assert reason in refusal(save(tmp_path, kind, **config), trust=True)
+
+
+def test_a_type_that_is_not_proven_is_refused_unless_trusted(tmp_path: Path) -> None:
+    save(tmp_path, "olmo", num_key_value_heads=2)
+    assert "model type 'olmo' is not proven here; --trust-model" in refusal(tmp_path)
+    Model(tmp_path, torch.device("cpu"), torch.float32, trust=True)
+
+
+@pytest.mark.parametrize(
+    ("rope", "reason"),
+    [
+        ({"rope_type": "proportional", "rope_theta": 1e4}, "rope type 'proportional' is not proven"),
+        ({"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}, "several dimensions"),
+    ],
+)
+def test_other_ropes_are_refused(tmp_path: Path, rope: dict[str, Any], reason: str) -> None:
+    import json
+
+    save_tiny_model(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_parameters": rope}))
+    assert reason in refusal(tmp_path)
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    model = build(FAMILIES["llama"].config)
+    model.get_parameter("model.layers.1.mlp.up_proj.weight").data[3, 3] = float("nan")
+    model.save_pretrained(tmp_path)
+    assert "its logits are no numbers in torch.float32" in refusal(tmp_path)

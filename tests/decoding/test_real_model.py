@@ -112,7 +112,7 @@ def test_bfloat16_rows_have_the_same_bits_alone_and_in_a_batch(default_model: Pa
         return logits
 
     def new_caches() -> list[SessionCache]:
-        return [SessionCache(model.shape, rule, model.rope, max_rows=128) for _ in prompts]
+        return [SessionCache(model.layout, rule, max_rows=128) for _ in prompts]
 
     alone, together = new_caches(), new_caches()
     want = torch.cat([forward([cache], [prompt]) for cache, prompt in zip(alone, prompts, strict=True)])

@@ -64,7 +64,7 @@ def test_while_the_prompt_is_read(server: Server) -> None:
 def test_with_a_second_request_sent_behind_the_first(server: Server) -> None:
     """What is pipelined must not hide that the client has gone."""
     for _ in range(3):
-        with server.request(long()) as connection:
+        with server.stream() as connection:
             send(connection, ask())
             receive_until(connection, b'"content":"')
     assert_served_soon(server)

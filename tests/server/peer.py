@@ -13,8 +13,8 @@ PROMPT = [1, 2, 3]
 
 def facts(max_sessions: int) -> EngineFacts:
     return EngineFacts(
-        model="m", model_type="llama", device="cpu", dtype="float32", threads=1, policy="sinks", capacity=64, block=8,
-        max_length=None,
+        model="m", model_type="llama", layers="2", device="cpu", dtype="float32", threads=1, policy="sinks",
+        capacity=64, block=8, max_length=None,
         trained_context=64, max_rows=8, max_sinks=32, session_bytes=1, max_sessions=max_sessions, vocab_size=9,
         end_ids=[0], attention="none", load_seconds=0.0,
     )  # fmt: skip

@@ -10,6 +10,7 @@ from server.settings import Settings
 FACTS = EngineFacts(
     model="/models/a",
     model_type="llama",
+    layers="30, 3 key and value heads each: 30 follow the policy",
     device="cpu",
     dtype="bfloat16",
     threads=2,
@@ -40,6 +41,7 @@ def test_shows_what_auto_came_to() -> None:
     lines = [" ".join(line.split()) for line in render(FACTS, max_running=8, port=8001).splitlines()]
     assert lines == [
         "model SmolLM2-135M-Instruct (llama, trained on 8,192 tokens)",
+        "layers 30, 3 key and value heads each: 30 follow the policy",
         "dtype bfloat16",
         "device cpu, 2 threads; attention: folded SDPA",
         "policy sinks",

@@ -61,6 +61,7 @@ def test_shipped_files_load(path: Path) -> None:
         ({"capacity": "many"}, "--capacity: 'many': input should be a valid integer"),
         ({"sinks": "3"}, "--sinks: '3': input should be 'pinned', or '3': input should be greater than or equal to 4"),
         ({"memory": "4 lots"}, "--memory: "),
+        ({"memory": "0"}, "--memory: '0': "),
         ({"device": "gpu"}, "--device: 'gpu': "),
         ({"block": "0"}, "--block: '0': "),
         ({"block": "1021"}, "block (1021) may be at most capacity - sinks (1024 - 4)"),

@@ -1,10 +1,11 @@
 """The worker's loop around the real engine, and how it takes faults."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from decoding import engine
+from decoding import engine, sampling
 from decoding.options import EngineOptions
 from decoding.turn import Sampling, Turn
 from server.messages import Close, Failed, Finish, Finished, FromWorker, NoPlace, Open, Start, Step
@@ -84,6 +85,44 @@ def test_a_fault_in_a_step_fails_the_sessions_and_the_worker_goes_on(rig: Rig, m
     begin(worker, "b")
     worker.step()
     assert isinstance(sent[-1], Step)
+
+
+def test_a_session_that_fails_takes_none_with_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, built, sent = rig
+    begin(worker, "a", "b")
+
+    def fail_once(*arguments: Any) -> int:
+        monkeypatch.setattr("decoding.engine.choose", sampling.choose)
+        raise RuntimeError("no token")
+
+    monkeypatch.setattr("decoding.engine.choose", fail_once)
+    worker.step()
+    step, failed = sent
+    assert isinstance(step, Step)
+    assert [output.session for output in step.outputs] == ["b"]
+    assert failed == Failed(["a"], "RuntimeError: no token")
+    worker.step()
+    assert isinstance(sent[-1], Step)
+    assert built.running == {"b"}
+
+
+def test_a_failed_step_spares_the_sessions_that_were_not_in_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, built, sent = rig
+    begin(worker, "a", "b")
+    worker.step()
+    worker.apply(Finish("b", 3))
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a kernel failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(built, "run", fail)
+        worker.step()
+    assert sent[-1] == Failed(["a"], "RuntimeError: a kernel failed")
+    worker.apply(Start(turn("b")))
+    worker.step()
+    assert isinstance(sent[-1], Step)
+    assert built.running == {"b"}
 
 
 def test_a_fault_that_stays_ends_the_worker(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

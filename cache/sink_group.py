@@ -1,0 +1,133 @@
+"""The layers of a session that follow the rule: S sinks, the latest tokens, and what it takes to go back."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cache.attention import Scores, attend, causal_mask
+from cache.layout import Layer, Layout
+from cache.rule import Rule, Run
+from cache.slab import Ring, Slab, UndoExhaustedError
+
+
+class Sizes(NamedTuple):
+    """Rows of a session's memory, for each layer that follows the rule."""
+
+    rows: int  # of the slab: the window and room behind it
+    sinks: int
+    undo: int  # of the ring
+
+
+class _Piece(NamedTuple):
+    """In-flight rows start..stop-1 that share one E, and their mask."""
+
+    start: int
+    stop: int
+    evicted: int
+    mask: Tensor | None
+
+
+class SinkGroup:
+    """Window keys are stored rotated at their text position and never touched again; only the S sink keys are rotated
+    anew, from their pristine copy, when E moves: scores depend on differences of positions only. The sinks are written
+    into the rows right before the window, so what a query sees is one contiguous slice.
+    """
+
+    def __init__(self, layout: Layout, layers: Sequence[Layer], rule: Rule, sizes: Sizes) -> None:
+        self._rule = rule
+        self._ropes = [layer.rope for layer in layers]
+        self._slab = Slab(layout, len(layers), sizes.rows)
+        self._pristine = Slab(layout, len(layers), sizes.sinks)  # the sinks as first computed, at positions 0..S-1
+        self._undo = Ring(self._slab, sizes.undo)
+        self._mask = partial(causal_mask, dtype=layout.dtype, device=layout.device)
+        self._evicted = 0  # E of the last committed row: how far the sinks have moved
+        self._deepest = 0  # the largest E reached: what the undo ring holds ends there, also after a roll-back
+        self._length = 0  # text position of the first row in flight
+        self._pieces: list[_Piece] = []
+
+    def tensors(self) -> list[Tensor]:
+        """All memory it has; it never takes more."""
+        return [self._slab.all, self._pristine.all, self._undo.all]
+
+    def begin(self, start: int, stop: int, runs: Iterable[Run], groups: int) -> None:
+        """Makes room for text positions start..stop-1, which come in these runs."""
+        slab = self._slab
+        if slab.origin + stop > slab.rows:
+            slab.relocate(self._evicted, start, 0)
+        self._length = start
+        self._pieces = [
+            _Piece(
+                run.start - start,
+                run.stop - start,
+                run.evicted,
+                self._mask(run.stop - run.start, run.stop - run.evicted, groups),
+            )
+            for run in runs
+        ]
+
+    def attend(self, layer: int, query: Tensor, kv: Tensor, how: Scores) -> Tensor:
+        """Appends the rows to a layer and attends from each of them.
+
+        Rows with different E never share one attention call: between two of them the sinks move on.
+        """
+        slab, length, evicted = self._slab, self._length, self._evicted
+        slab.put(layer, length, kv)
+        mixed = []
+        for piece in self._pieces:
+            if piece.evicted != evicted:
+                self._evict(layer, evicted, piece.evicted)
+                evicted = piece.evicted
+            keys, values = slab.view(layer, evicted, length + piece.stop)
+            mixed.append(attend(query[piece.start : piece.stop], keys, values, piece.mask, how))
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+    def commit(self) -> None:
+        """The rows are part of the session."""
+        self._evicted = self._pieces[-1].evicted
+        self._deepest = max(self._deepest, self._evicted)
+        self._pieces = []
+
+    def check_roll_back(self, length: int) -> None:
+        """Raises UndoExhaustedError where the ring does not reach so far back."""
+        evicted = self._evicted_at(length)
+        if evicted < self._evicted and self._deepest - evicted > self._undo.rows:
+            raise UndoExhaustedError(f"{self._deepest - evicted} evicted tokens are needed, {self._undo.rows} are kept")
+
+    def roll_back(self, length: int) -> None:
+        """Only the first `length` tokens are left; the state is that of a fresh prefill of them."""
+        evicted = self._evicted_at(length)
+        if evicted == self._evicted:
+            return
+        slab, sinks = self._slab, self._rule.sinks
+        if slab.origin + evicted < 0:  # the window has moved to the front since: make room before it
+            kept = min(length, sinks + self._evicted)
+            slab.relocate(kept, length, kept - evicted)
+        self._undo.restore(sinks + evicted, min(sinks + self._evicted, length))
+        for layer in range(len(self._ropes)):
+            self._place_sinks(layer, evicted)
+        self._evicted = evicted
+
+    def restart(self, position: int) -> None:
+        """Empty, and the next row is the first of a text that begins at this position. For S = 0."""
+        self._evicted, self._slab.origin = position, -position
+
+    def _evicted_at(self, length: int) -> int:
+        return self._rule.evicted(length - 1) if length else 0
+
+    def _evict(self, layer: int, before: int, after: int) -> None:
+        """Moves a layer's sinks from E = before to E = after; the rows that they overwrite go to the undo ring."""
+        sinks = self._rule.sinks
+        if before == 0:
+            self._pristine.layers[layer][:] = self._slab.view(layer, 0, sinks)
+        self._undo.save(layer, sinks + before, sinks + after)
+        self._place_sinks(layer, after)
+
+    def _place_sinks(self, layer: int, evicted: int) -> None:
+        keys, values = self._pristine.layers[layer]
+        rope = self._ropes[layer]
+        placed = self._slab.view(layer, evicted, evicted + self._rule.sinks)
+        placed[0] = keys if rope is None else rope.advance(keys, evicted)
+        placed[1] = values

@@ -1,0 +1,50 @@
+"""What is left for model types that the tests do not prove."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from cache.rope import Rope
+from decoding.errors import ModelRefusedError
+from decoding.self_check import self_check
+from tests.families import FAMILIES, SIZES, build
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_all_proven_models_pass(tmp_path: Path, name: str) -> None:
+    """It calls no right model wrong. Windows are left out: below its capacity they are no part of its oracle."""
+    if "window 9" in name:
+        pytest.skip("a layer with a window below the check's capacity has no sinks")
+    build(FAMILIES[name].config).save_pretrained(tmp_path)
+    self_check(tmp_path, CPU)
+
+
+@pytest.mark.parametrize("kind", ["olmo", "granite", "glm", "starcoder2"])
+def test_types_that_are_not_proven_pass_it(tmp_path: Path, kind: str) -> None:
+    model: Any = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(kind, **SIZES, num_key_value_heads=2, head_dim=16)
+    )
+    model.save_pretrained(tmp_path)
+    self_check(tmp_path, CPU)
+
+
+def test_sinks_that_do_not_move_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(FAMILIES["llama"].config).save_pretrained(tmp_path)
+    monkeypatch.setattr("cache.sink_group.SinkGroup._place_sinks", lambda self, layer, evicted: None)
+    with pytest.raises(ModelRefusedError, match="through the cache are not transformers' own"):
+        self_check(tmp_path, CPU)
+
+
+def test_positions_that_are_not_relative_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-2 with a probe that lets it pass."""
+    monkeypatch.setattr("decoding.served.REFUSED_TYPES", {})
+    monkeypatch.setattr("decoding.probe._rope_between", lambda *_: Rope(torch.ones(8, dtype=torch.float64)))
+    config = AutoConfig.for_model("gpt2", vocab_size=97, n_embd=64, n_head=4, n_layer=2, n_positions=8192)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelRefusedError, match="at later positions are not transformers' own"):
+        self_check(tmp_path, CPU)
