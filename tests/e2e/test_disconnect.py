@@ -63,10 +63,13 @@ def test_while_the_prompt_is_read(server: Server) -> None:
 
 def test_with_a_second_request_sent_behind_the_first(server: Server) -> None:
     """What is pipelined must not hide that the client has gone."""
-    for _ in range(3):
-        with server.stream() as connection:
+    served = 0
+    while served < 3:  # who was here before may have to be forgotten first
+        with server.request(long()) as connection:
             send(connection, ask())
-            receive_until(connection, b'"content":"')
+            if b"200 OK" in receive_until(connection, b"\r\n\r\n"):
+                receive_until(connection, b'"content":"')
+                served += 1
     assert_served_soon(server)
 
 
