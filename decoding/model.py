@@ -1,6 +1,7 @@
 """A decoder of transformers with our attention: loaded, checked, and called on packed steps."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, G
 from transformers.utils.logging import disable_progress_bar
 
 from cache.attention import Scores
+from cache.session_cache import SessionCache
 from decoding.errors import ModelRefusedError
 from decoding.fused import fuse, pack
 from decoding.linear import can_pack
 from decoding.probe import probe
 from decoding.rotary import replace_rotary
 from decoding.served import check
-from decoding.step import Step
+from decoding.step import Slice, Step
 
 ATTENTION = "sinkahead"
 
@@ -123,6 +125,13 @@ class Model:
             )
             logits: Tensor = out.logits[0]
             return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def extend(self, cache: SessionCache, tokens: Sequence[int], num_logits: int) -> Tensor:
+        """A step of one session alone: forwards the tokens into its cache; logits of the last rows."""
+        step = Step([Slice(cache, tokens, num_logits)], self.device, self.groups)
+        logits = self.forward(step)
+        step.commit()
+        return logits
 
 
 def _end_ids(path: Path, config: PretrainedConfig) -> list[int]:

@@ -9,7 +9,6 @@ from torch.nn.functional import cross_entropy
 from cache.policy import Policy
 from cache.rule import Rule
 from decoding.model import Model
-from decoding.step import Slice, Step
 
 
 def losses(
@@ -31,9 +30,7 @@ def losses(
         while rows := min(chunk, cache.waiting(stop)):
             position = cache.length
             wanted = max(0, position + rows - max(start, first))
-            step = Step([Slice(cache, ids[position : position + rows], min(rows, wanted))], model.device, model.groups)
-            logits = model.forward(step)
-            step.commit()
+            logits = model.extend(cache, ids[position : position + rows], min(rows, wanted))
             found += _losses(logits, ids[position + rows - len(logits) + 1 : position + rows + 1])
         if found:
             yield found

@@ -12,7 +12,6 @@ from cache.session_cache import SessionCache
 from decoding.errors import ModelRefusedError
 from decoding.model import Model
 from decoding.served import trained_context
-from decoding.step import Slice, Step
 
 RULE = Rule(sinks=4, capacity=32, block=12)
 LENGTH = RULE.capacity + RULE.block  # up to the last query of the first E that is not 0
@@ -67,9 +66,7 @@ def _cached(model: Model, ids: list[int]) -> Tensor:
     logits = []
     while cache.length < len(ids):
         tokens = ids[cache.length : cache.length + CHUNK]
-        step = Step([Slice(cache, tokens, len(tokens))], model.device, model.groups)
-        logits.append(model.forward(step))
-        step.commit()
+        logits.append(model.extend(cache, tokens, len(tokens)))
     return torch.cat(logits)
 
 

@@ -8,19 +8,38 @@ from server.settings import Settings
 
 
 def start_up_table(settings: Settings, facts: EngineFacts) -> Table:
+    """What the server runs with."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    sessions = min(facts.max_sessions, settings.max_running or facts.max_sessions)
+    return _table(
+        [
+            *_rows(settings, facts),
+            ("sessions", f"{facts.max_sessions:,} fit, {sessions:,} decoded at once"),
+            ("loaded in", f"{facts.load_seconds:.1f} s"),
+            ("address", f"http://{host}:{settings.port}"),
+        ]
+    )
+
+
+def model_table(settings: Settings, facts: EngineFacts) -> Table:
+    """How a model is served."""
+    return _table(
+        [*_rows(settings, facts), ("sessions", f"{facts.max_sessions:,} fit into the memory that is free now")]
+    )
+
+
+def _table(rows: list[tuple[str, str]]) -> Table:
     """Two columns, no frame: it must read well in a log file, too."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in _rows(settings, facts):
+    for name, value in rows:
         table.add_row(name, value)
     return table
 
 
 def _rows(settings: Settings, facts: EngineFacts) -> list[tuple[str, str]]:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    threads = f", {facts.threads} threads" if facts.device == "cpu" else ""
-    sessions = min(facts.max_sessions, settings.max_running or facts.max_sessions)
+    threads = f", {facts.threads} thread{'s' if facts.threads > 1 else ''}" if facts.device == "cpu" else ""
     return [
         ("model", f"{settings.public_model_name} ({facts.model_type}, trained on {facts.trained_context:,} tokens)"),
         ("layers", facts.layers),
@@ -31,7 +50,4 @@ def _rows(settings: Settings, facts: EngineFacts) -> list[tuple[str, str]]:
         ("capacity", f"{facts.capacity:,} tokens a session"),
         ("block", f"{facts.block:,} tokens evicted at a time"),
         ("memory", f"{ByteSize(facts.session_bytes).human_readable(separator=' ')} a session"),
-        ("sessions", f"{facts.max_sessions:,} fit, {sessions:,} decoded at once"),
-        ("loaded in", f"{facts.load_seconds:.1f} s"),
-        ("address", f"http://{host}:{settings.port}"),
     ]

@@ -3,15 +3,19 @@
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from typing import Any
 
-from server import model_files, perplexity
+from pydantic.fields import FieldInfo
+
+from server import model_files, needle, perplexity
 from server.settings import ENV_PREFIX, Settings, SettingsError, fields_by_group, shown_default
 
 DESCRIPTION = "An OpenAI-compatible streaming server for language models: conversations without end, in bounded memory."
 SERVE = "Serve a model over HTTP."
 SERVE_NOTE = f"Each is also a variable (--max-rows: {ENV_PREFIX}MAX_ROWS) and a line of the YAML file (max_rows: 8)."
+CHECK = "Load a model as serve would, and say how it is served and at what memory per session, or why not."
 FETCH = "Fetch and convert a model, and print its folder. Without MODEL: the default one."
 
 
@@ -33,51 +37,68 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("sinkahead", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"sinkahead {version('sinkahead')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_serve_flags(
-        commands.add_parser(
-            "serve",
-            help=SERVE,
-            description=SERVE,
-            epilog=SERVE_NOTE,
-            usage="%(prog)s [options]",
-            allow_abbrev=False,
-            argument_default=argparse.SUPPRESS,  # a flag that is not given leaves the layers below alone
-            formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=38, width=120),
-        )
+    serve = commands.add_parser(
+        "serve", help=SERVE, description=SERVE, epilog=SERVE_NOTE, usage="%(prog)s [options]", **_SETTINGS_FLAGS
     )
-    models = commands.add_parser("models", help="Manage the models on this machine.")
-    fetch = models.add_subparsers(title="commands", metavar="COMMAND", required=True).add_parser(
-        "fetch", help=FETCH, description=FETCH
+    _add_settings_flags(serve, fields_by_group())
+    serve.set_defaults(run=_serve)
+    models = commands.add_parser("models", help="Manage the models on this machine.").add_subparsers(
+        title="commands", metavar="COMMAND", required=True
     )
+    fetch = models.add_parser("fetch", help=FETCH, description=FETCH)
     fetch.add_argument("model", nargs="?", default="default", metavar="MODEL", help="as of serve --model")
     fetch.set_defaults(run=_fetch)
-    evaluations = commands.add_parser("eval", help="Measure a model under the cache policies.")
-    perplexity.add_arguments(
-        evaluations.add_subparsers(title="commands", metavar="COMMAND", required=True).add_parser(
-            "ppl", help=perplexity.DESCRIPTION, description=perplexity.DESCRIPTION
-        )
+    check = models.add_parser(
+        "check", help=CHECK, description=CHECK, usage="%(prog)s [options] MODEL", **_SETTINGS_FLAGS
     )
+    check.add_argument("model", metavar="MODEL", help="as of serve --model")
+    groups = {title: dict(fields) for title, fields in fields_by_group().items() if title in ("Model", "Cache")}
+    del groups["Model"]["model"]
+    _add_settings_flags(check, groups)
+    check.set_defaults(run=_check)
+    evaluations = commands.add_parser("eval", help="Measure a model under the cache policies.").add_subparsers(
+        title="commands", metavar="COMMAND", required=True
+    )
+    for name, evaluation in (("ppl", perplexity), ("needle", needle)):
+        words = evaluation.DESCRIPTION
+        evaluation.add_arguments(evaluations.add_parser(name, help=words, description=words))
     return parser
 
 
-def _add_serve_flags(parser: argparse.ArgumentParser) -> None:
-    for title, fields in fields_by_group().items():
+_SETTINGS_FLAGS: dict[str, Any] = {
+    "allow_abbrev": False,
+    "argument_default": argparse.SUPPRESS,  # a flag that is not given leaves the layers below alone
+    "formatter_class": lambda prog: argparse.HelpFormatter(prog, max_help_position=38, width=120),
+}
+
+
+def _add_settings_flags(parser: argparse.ArgumentParser, groups: Mapping[str, Mapping[str, FieldInfo]]) -> None:
+    for title, fields in groups.items():
         group = parser.add_argument_group(title)
         for name, field in fields.items():
             # Text goes to `Settings` as it is: one place parses it, from wherever it comes.
-            group.add_argument(
-                f"--{name.replace('_', '-')}",
-                metavar=name.rpartition("_")[2].upper(),
-                help=f"{field.description} (default: {shown_default(field)})",
-            )
-    parser.set_defaults(run=_serve)
+            how: dict[str, Any] = {"metavar": name.rpartition("_")[2].upper()}
+            if field.annotation is bool:
+                how = {"action": "store_const", "const": "true"}
+            words = f"{field.description} (default: {shown_default(field)})"
+            group.add_argument(f"--{name.replace('_', '-')}", help=words, **how)
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    return Settings.load({name: value for name, value in vars(arguments).items() if name != "run"})
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    settings = Settings.load({name: value for name, value in vars(arguments).items() if name != "run"})
+    settings = _settings(arguments)
     from server.app import serve
 
     return serve(settings)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from server.model_check import check
+
+    return check(_settings(arguments))
 
 
 def _fetch(arguments: argparse.Namespace) -> int:

@@ -55,9 +55,7 @@ class Settings(BaseSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto", "Model", "auto, float32, bfloat16 or float16; auto chooses by device"
     )
-    trust_model: bool = setting(
-        False, "Model", "serve a model type that is not proven, where it passes a comparison at start-up"
-    )
+    trust_model: bool = setting(False, "Model", "serve unproven model types, too, after a self-check")
     threads: int = setting(0, "Model", "CPU threads; 0 is one per core", ge=0)
 
     policy: PolicyName = setting(
@@ -159,6 +157,8 @@ def shown_default(field: FieldInfo) -> str:
         return "configs/default.yaml"
     if isinstance(field.default, ByteSize):
         return field.default.human_readable(decimal=True).replace(".0", "")
+    if isinstance(field.default, bool):
+        return str(field.default).lower()
     return "null" if field.default is None else f"{field.default}".removesuffix(".0")
 
 
