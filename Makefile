@@ -4,10 +4,12 @@
 #   PYTHON       the Python to make .venv with
 #   TORCH_INDEX  a package index to take torch from, for another build of it than pip would choose
 #   ARGS         flags for serve, test and bench: make serve ARGS="--port 9000"
+#   BENCH        which benchmark bench runs: decode, policies or stream
 
 PYTHON ?= python3
 TORCH_INDEX ?=
 ARGS ?=
+BENCH ?= decode
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -34,8 +36,8 @@ lint: setup ## format, lint and types, without the tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: setup model ## time decoding against transformers' own, as a table
-	@$(BIN)/python -m benchmarks.decode $(ARGS)
+bench: setup model ## time decoding against transformers' own; others: make bench BENCH=policies, BENCH=stream
+	@$(BIN)/python -m benchmarks.$(BENCH) $(ARGS)
 
 setup: $(INSTALLED) ## make .venv and install into it
 

@@ -5,10 +5,9 @@ Times are medians over interleaved repeats, so that a noisy machine disturbs bot
 """
 
 import argparse
-import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.utils import logging
 
+from benchmarks.measure import ids, medians, table
 from cache.rule import Rule
 from cache.session_cache import SessionCache
 from decoding.engine import Engine, build
@@ -28,31 +28,6 @@ from decoding.turn import Sampling, Turn
 from server import model_files
 
 CPU = torch.device("cpu")
-WORDS = random.Random(0)
-
-
-def ids(count: int) -> list[int]:
-    """Random ids: what is computed does not depend on the text."""
-    return WORDS.choices(range(100, 40000), k=count)
-
-
-def medians(sides: Mapping[str, Callable[[], None]], repeats: int) -> dict[str, float]:
-    """Median milliseconds of each side, run in turn; the first two rounds warm up."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for round_ in range(repeats + 2):
-        for name, run in sides.items():
-            began = time.perf_counter()
-            run()
-            if round_ >= 2:
-                times[name].append(1e3 * (time.perf_counter() - began))
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A Markdown table."""
-    print(f"\n**{title}**\n")
-    for line in (header, ["---"] * len(header), *rows):
-        print("| " + " | ".join(str(cell) for cell in line) + " |")
 
 
 def forward_times(path: Path, dtype: torch.dtype, repeats: int) -> None:

@@ -23,15 +23,19 @@ class Answer:
         Raises `ApiError` where the request fails. Ends with the transcript's `finish_reason` set.
         """
         loop = asyncio.get_running_loop()
-        while self.transcript.finish_reason is None:
-            patience = loop.time() + silence if silence else self._deadline
-            try:
-                async with asyncio.timeout_at(min(patience, self._deadline)):
-                    text = await self._next_text()
-            except TimeoutError:
-                text = self._end_late() if loop.time() >= self._deadline else ""
-            if text or self.transcript.finish_reason is None:
-                yield text
+        late = loop.call_at(self._deadline, self._finish)  # also where nobody asks for more: a reader that stands still
+        try:
+            while self.transcript.finish_reason is None:
+                patience = loop.time() + silence if silence else self._deadline
+                try:
+                    async with asyncio.timeout_at(min(patience, self._deadline)):
+                        text = await self._next_text()
+                except TimeoutError:
+                    text = self._end_late() if loop.time() >= self._deadline else ""
+                if text or self.transcript.finish_reason is None:
+                    yield text
+        finally:
+            late.cancel()
 
     async def text(self) -> str:
         """All of it, at its end."""
@@ -47,5 +51,8 @@ class Answer:
         return text
 
     def _end_late(self) -> str:
-        self._scheduler.finish(self._request, self._request.length)
+        self._finish()
         return self.transcript.end("length")
+
+    def _finish(self) -> None:
+        self._scheduler.finish(self._request, self._request.length)

@@ -23,6 +23,7 @@ class Truth(NamedTuple):
     block: int
     turns: Callable[[int], Tensor | None]  # frequencies of a layer, [pairs]; None: its keys are not rotated
     interleaved: bool
+    cache_positions: bool  # the paper's path: all keys rotated to their place in the cache, anew for each E
 
 
 def evicted(t: int, capacity: int, block: int) -> int:
@@ -71,7 +72,9 @@ def _attention(
     for gone in sorted(set(gone_at)):  # all queries with one E: they see sinks at the same places
         t = [t for t in range(count) if gone_at[t] == gone]
         place = torch.where(positions < truth.sinks, positions + gone, positions)  # sinks right before the window
-        turned = rotate(q[:, t], positions[t], inv_freq, truth.interleaved)
+        begin = gone if truth.cache_positions else 0
+        place = place - begin
+        turned = rotate(q[:, t], positions[t] - begin, inv_freq, truth.interleaved)
         scores = turned @ rotate(k, place, inv_freq, truth.interleaved).mT * scaling
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
@@ -99,10 +102,18 @@ def logits(
     first: int = 0,
     turns: Callable[[int], Tensor | None] | None = None,
     interleaved: bool = False,
+    cache_positions: bool = False,
 ) -> Tensor:
     """Logits [len(ids) - first, vocabulary] of the whole text at once. turns: a Llama's own where none are given."""
     model: Any = plain
-    truth = Truth(sinks, capacity, block, turns or (lambda layer: model.model.rotary_emb.inv_freq), interleaved)
+    truth = Truth(
+        sinks,
+        capacity,
+        block,
+        turns or (lambda layer: model.model.rotary_emb.inv_freq),
+        interleaved,
+        cache_positions,
+    )
     before = model.config._attn_implementation
     model.set_attn_implementation("oracle")
     try:

@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from cache.attention import Scores
+from cache.layout import Layer, Layout
+from cache.rope import Rope
 from cache.rule import Rule
 from cache.session_cache import SessionCache
 from cache.slab import UndoExhaustedError
@@ -208,3 +211,60 @@ def test_memory_is_what_is_announced_and_never_grows(model: Model) -> None:
     pointers = [tensor.data_ptr() for tensor in cache.tensors()]
     feed(model, cache, IDS * 5, [MAX_ROWS])
     assert [tensor.data_ptr() for tensor in cache.tensors()] == pointers
+
+
+def test_a_prompt_of_five_times_the_capacity_equals_the_same_tokens_one_by_one(model: Model) -> None:
+    rule = Rule(4, 30, 7)
+    at_once, one_by_one = new_cache(model, rule), new_cache(model, rule)
+    want = feed(model, at_once, IDS, [MAX_ROWS])
+    torch.testing.assert_close(feed(model, one_by_one, IDS, [1]), want, rtol=0, atol=1e-10)
+    more = [*IDS, *reversed(IDS)]
+    want = feed(model, at_once, more, [1])
+    torch.testing.assert_close(feed(model, one_by_one, more, [MAX_ROWS]), want, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_equals_the_papers_path(model: Model, plain: LlamaForCausalLM, rule: Rule) -> None:
+    """Raw keys, all of them rotated to their places in the cache whenever E moves."""
+    want = oracle.logits(plain, IDS, sinks=rule.sinks, capacity=rule.capacity, block=rule.block, cache_positions=True)
+    torch.testing.assert_close(feed(model, new_cache(model, rule), IDS, [7]), want, rtol=0, atol=1e-10)
+
+
+def test_the_oldest_live_key_and_the_sinks_matter_and_evicted_ones_do_not(model: Model) -> None:
+    rule = Rule(4, 20, 5)
+
+    def logits(*changed: int) -> Tensor:
+        """Of the last token, with the values at these text positions changed before it came."""
+        cache = new_cache(model, rule)
+        feed(model, cache, IDS[:61], [13])  # the next query has the same E
+        (group,) = cache._sinks
+        for position in changed:
+            row = position + rule.evicted(61) if position < rule.sinks else position
+            group._slab.view(0, row, row + 1)[1] += 1.0
+        return feed(model, cache, IDS[:62], [1])[0]
+
+    want, oldest = logits(), rule.sinks + rule.evicted(61)
+    assert rule.evicted(60) == rule.evicted(61) == 45
+    assert torch.equal(logits(oldest - 1 - rule.sinks), want)  # the rows right before the window hold the sinks
+    for position in (oldest, *range(rule.sinks)):
+        assert (logits(position) - want).abs().max() > 1e-6
+
+
+def test_sinks_do_not_drift_over_a_hundred_thousand_evictions() -> None:
+    """In bfloat16, where keys that are turned on from turned ones are destroyed after 4,096 of them."""
+    rope = Rope(10000.0 ** -(torch.arange(8, dtype=torch.float64) / 8))
+    layout = Layout((Layer(rope),), 1, 16, torch.bfloat16, torch.device("cpu"))
+    rule = Rule(4, 70, 1)
+    cache = SessionCache(layout, rule, max_rows=512)
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(512, 2, 1, 16, generator=generator).bfloat16()
+    while cache.length < 100_000 + rule.capacity:
+        cache.begin(512, 1)
+        cache.attend(0, rows[:, :1, 0], rows, Scores(0.25))
+        cache.commit()
+    (group,) = cache._sinks
+    evicted = rule.evicted(cache.length - 1)
+    assert evicted > 100_000
+    sinks = group._slab.view(0, evicted, evicted + 4)
+    assert torch.equal(sinks[0, 0], rope.advance(rows[:4, 0, 0], evicted))
+    assert torch.equal(sinks[1, 0], rows[:4, 1, 0])

@@ -135,6 +135,20 @@ def test_public_model_name(flags: dict[str, str], name: str, tmp_path: Path) -> 
 
 
 def test_engine_options() -> None:
-    options = Settings.load({"memory": "4GiB", "device": "cpu", "block": "32"}).engine_options(Path("/models/a"))
-    assert (options.model, options.device, options.block, options.memory_bytes) == ("/models/a", "cpu", 32, 4 << 30)
+    """Every one of them comes from the setting of its name."""
+    flags = {
+        "device": "cpu",
+        "dtype": "bfloat16",
+        "trust_model": "true",
+        "threads": "3",
+        "policy": "window",
+        "capacity": "512",
+        "block": "32",
+        "max_rows": "77",
+    }
+    options = Settings.load(flags | {"memory": "4GiB"}).engine_options(Path("/models/a"))
+    assert options.model == "/models/a"
+    assert options.memory_bytes == 4 << 30
+    for name, value in flags.items():
+        assert str(getattr(options, name)).lower() == value
     assert Settings.load().engine_options(Path("/models/a")).memory_bytes == 0

@@ -140,6 +140,25 @@ def test_a_fault_that_stays_ends_the_worker(rig: Rig, monkeypatch: pytest.Monkey
         worker.step()
 
 
+def test_faults_that_do_not_stay_end_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than end a worker, with a good step between two."""
+    worker, built, sent = rig
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a kernel failed")
+
+    for number in range(2 * MAX_FAILED_STEPS):
+        begin(worker, f"bad {number}")
+        with monkeypatch.context() as patch:
+            patch.setattr(built, "run", fail)
+            worker.step()
+        assert isinstance(sent[-1], Failed)
+        begin(worker, f"good {number}")
+        worker.step()
+        assert isinstance(sent[-1], Step)
+        worker.apply(Close(f"good {number}"))
+
+
 def test_a_turn_that_cannot_start_fails_alone(rig: Rig) -> None:
     worker, _, sent = rig
     begin(worker, "a")
