@@ -78,7 +78,7 @@ class _Process:
         self._folder = folder
         self._scheduler = Scheduler(settings.max_waiting, settings.max_running)
         self._service = Service(settings, self._scheduler)
-        self._supervisor = Supervisor(settings.engine_options(folder), self._scheduler)
+        self._supervisor = Supervisor(settings.engine_options(folder), self._scheduler, settings.stall_seconds)
         self._stop = asyncio.Event()
 
     async def run(self, listener: socket.socket) -> None:

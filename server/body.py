@@ -1,7 +1,7 @@
 """Request bodies: read within a limit, parsed, validated. A refusal names the parameter and repeats no contents."""
 
 import json
-from asyncio import to_thread
+from asyncio import timeout, to_thread
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from server.errors import ApiError, ErrorBody, invalid
 
 T = TypeVar("T", bound=BaseModel)
 
+SILENCE_SECONDS = 30.0  # of a client that has announced more
 LARGE_BODY = 100_000  # bytes that take longer to parse than other requests should wait
 MAX_NAME = 100  # of a client's own parameter names, where they are told again
 
@@ -45,12 +46,17 @@ async def _read_within(http: Request, max_bytes: int) -> bytes:
     announced = http.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > max_bytes:
         raise too_large
-    raw = bytearray()
-    async for chunk in http.stream():
-        raw += chunk
+    raw, chunks = bytearray(), aiter(http.stream())
+    while True:
+        try:
+            async with timeout(SILENCE_SECONDS):
+                raw += await anext(chunks)
+        except StopAsyncIteration:
+            return bytes(raw)
+        except TimeoutError:
+            raise _refusal(408, f"No more of the body came for {SILENCE_SECONDS:g} s.", "request_timeout") from None
         if len(raw) > max_bytes:
             raise too_large
-    return bytes(raw)
 
 
 def _refusal(status: int, message: str, code: str) -> ApiError:

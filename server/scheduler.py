@@ -95,6 +95,11 @@ class Scheduler:
     def num_waiting(self) -> int:
         return sum(request.state in (State.RESERVED, State.WAITING) for request in self._requests.values())
 
+    @property
+    def awaits_worker(self) -> bool:
+        """Whether the worker owes an answer: a step of what runs, or that it has ended what was to end."""
+        return any(request.state is State.RUNNING or request.state in LEAVING for request in self._requests.values())
+
     # The worker's side
 
     def worker_ready(self, facts: EngineFacts, send: Callable[[ToWorker], None]) -> None:

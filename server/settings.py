@@ -76,6 +76,7 @@ class Settings(BaseSettings):
     max_output_tokens: int = setting(4096, "Limits", "bound on one answer, also where a request sets none", ge=1)
     max_body_bytes: ByteSize = setting(ByteSize(32_000_000), "Limits", "largest request body, as 32MB", ge=1)
     request_timeout_seconds: float = setting(600.0, "Limits", "bound on one request, waiting included", gt=0)
+    stall_seconds: float = setting(120.0, "Limits", "a worker that owes a step so long is replaced; 0 is never", ge=0)
     drain_seconds: float = setting(30.0, "Limits", "for running requests to end after SIGTERM", ge=0)
     ping_seconds: float = setting(15.0, "Limits", "silence of a stream before a keep-alive; 0 is never", ge=0)
 

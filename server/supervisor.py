@@ -21,11 +21,15 @@ class LoadError(Exception):
 
 
 class Supervisor:
-    """`load` starts the first worker; its failure is final. `run` then serves, and replaces each worker that dies."""
+    """`load` starts the first worker; its failure is final. `run` then serves, and replaces each worker that dies, or
+    that has work and sends nothing for `stall_seconds` (0: however long it takes).
+    """
 
-    def __init__(self, options: EngineOptions, scheduler: Scheduler) -> None:
+    def __init__(self, options: EngineOptions, scheduler: Scheduler, stall_seconds: float) -> None:
         self._options = options
         self._scheduler = scheduler
+        self._stall_seconds = stall_seconds
+        self._heard = 0.0  # when the worker last sent something, or owed nothing
         self._worker: WorkerProcess | None = None
         self._serving = False  # the worker is ready, and takes messages
 
@@ -52,7 +56,11 @@ class Supervisor:
         delay = 0.0
         while True:
             ready_at = time.monotonic()
-            await self._hand_on()
+            watching = asyncio.create_task(self._watch())
+            try:
+                await self._hand_on()
+            finally:
+                watching.cancel()
             delay = 0.0 if time.monotonic() - ready_at > HEALTHY_SECONDS else _longer(delay)
             self._scheduler.worker_lost("its worker died and is being restarted")
             while not await self._replace(delay):
@@ -76,10 +84,23 @@ class Supervisor:
             while True:
                 message = await self._worker.receive()
                 assert not isinstance(message, Ready | Refused)
+                self._heard = time.monotonic()
                 self._scheduler.receive(message)
         except WorkerDiedError as death:
             self._serving = False
             logger.error("%s", str(death).capitalize())
+
+    async def _watch(self) -> None:
+        """Ends a worker that stands still: its device hangs, or it was stopped. Its death is then handled as any."""
+        if not self._stall_seconds:
+            return
+        self._heard = time.monotonic()
+        while time.monotonic() - self._heard < self._stall_seconds:
+            await asyncio.sleep(min(1.0, self._stall_seconds / 4))
+            if not self._scheduler.awaits_worker:
+                self._heard = time.monotonic()
+        logger.error("The worker has work and has sent nothing for %g s; it is replaced", self._stall_seconds)
+        self.kill()
 
     async def _replace(self, delay: float) -> bool:
         assert self._worker is not None

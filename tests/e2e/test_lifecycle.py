@@ -51,6 +51,23 @@ def test_a_killed_worker_fails_what_ran_and_is_replaced(mortal: Server) -> None:
     assert mortal.post(ask()).status_code == 200
 
 
+def test_a_worker_that_stands_still_is_replaced(tiny_model: Path, tmp_path: Path) -> None:
+    """It is alive, and no death is to be seen: only that it owes a step. An idle one owes nothing."""
+    with Server(tiny_model, tmp_path, stall_seconds=2) as server:
+        server.wait_until_ready()
+        idle = server.worker.pid
+        time.sleep(3)
+        with server.stream() as stream:
+            assert server.worker.pid == idle
+            server.worker.suspend()
+            received = receive_until(stream, b"0\r\n\r\n")
+            assert received.count(b'data: {"error":{"message":') == 1
+        assert "sent nothing for 2 s" in server.log
+        wait_for(lambda: server.health() == 200)
+        assert server.post(ask()).status_code == 200
+        assert server.worker.pid != idle
+
+
 def test_after_sigterm_short_answers_end_and_long_ones_are_ended(mortal: Server) -> None:
     mortal.wait_until_ready()
     with mortal.stream() as endless, mortal.request(ask(max_tokens=100, stream=True)) as short:

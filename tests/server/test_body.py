@@ -1,5 +1,6 @@
 """Bad bodies: each is refused with the parameter's name and without its contents."""
 
+import asyncio
 import contextlib
 import json
 import re
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import Request
 
 from server import body
 from server.errors import ApiError
@@ -156,3 +158,25 @@ def test_any_object_is_taken_or_refused_in_the_envelope(data: dict[str, Any]) ->
         body.parse(raw, ChatRequest)
         return
     refusal(raw)
+
+
+def test_a_client_that_stops_sending_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "SILENCE_SECONDS", 0.05)
+
+    async def run() -> ApiError:
+        messages = [{"type": "http.request", "body": b'{"model"', "more_body": True}]
+
+        async def receive() -> dict[str, Any]:
+            if not messages:
+                await asyncio.sleep(60)
+            return messages.pop()
+
+        headers = [(b"content-type", b"application/json")]
+        http = Request({"type": "http", "method": "POST", "headers": headers}, receive)
+        with pytest.raises(ApiError) as refused:
+            await body.read(http, ChatRequest, 1000)
+        return refused.value
+
+    refused = asyncio.run(run())
+    assert refused.status == 408
+    assert refused.body.code == "request_timeout"
