@@ -82,20 +82,22 @@ class Model:
         device: torch.device,
         dtype: torch.dtype,
         *,
+        config: PretrainedConfig | None = None,
         trust: bool = False,
         packed: bool = True,
         fused: bool = True,
     ) -> None:
-        """trust: take model types that are not proven, too; packed: pack linear layers, on a CPU that has fast kernels
-        for the dtype; fused: replace whole blocks. Raises ModelRefusedError with the reason.
+        """config: instead of the folder's; trust: take model types that are not proven, too; packed: pack linear
+        layers, on a CPU that has fast kernels for the dtype; fused: replace whole blocks. Raises ModelRefusedError with
+        the reason.
         """
         if not sys.stderr.isatty():
             disable_progress_bar()  # in a log file each of its updates is a line
-        config = AutoConfig.from_pretrained(path)
+        config = config or AutoConfig.from_pretrained(path)
         check(config, trust=trust)
         kernels = {"experts_implementation": "eager"} if dtype == torch.float64 else {}  # the others know no float64
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, attn_implementation=ATTENTION, output_loading_info=True, **kernels
+            path, config=config, dtype=dtype, attn_implementation=ATTENTION, output_loading_info=True, **kernels
         )
         model, loading = loaded
         if missing := sorted(loading["missing_keys"]):  # transformers would leave them random

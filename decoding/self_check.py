@@ -1,11 +1,12 @@
 """What a model must pass whose type the tests do not prove: comparison with transformers' own forward, at start-up."""
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from cache.rule import Rule
 from cache.session_cache import SessionCache
@@ -16,6 +17,7 @@ from decoding.served import trained_context
 RULE = Rule(sinks=4, capacity=32, block=12)
 LENGTH = RULE.capacity + RULE.block  # up to the last query of the first E that is not 0
 CHUNK = 7
+WINDOW = 16  # that windows are shortened to
 MOVED = 256  # further off transformers' own angles, in float32, are not exact enough
 TOLERANCE = 1e-3  # of the logits' standard deviation, in float32
 
@@ -24,17 +26,35 @@ def self_check(path: Path, device: torch.device) -> None:
     """Raises ModelRefusedError where ours is another model than transformers' own; in float32, both in memory at once.
 
     Compares logits of random tokens through our cache, across an eviction, with those of transformers, and these with
-    its own at later positions.
+    its own at later positions. Where it has sliding windows, they are compared as well, shortened to fit into the text.
     """
-    model = Model(path, device, torch.float32, trust=True, packed=False, fused=False)
-    plain: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
-    plain.eval().to(device)
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(model.config.vocab_size, (LENGTH,), generator=generator).tolist()
+    model, plain = _both(path, device, None)
+    ids = torch.randint(model.config.vocab_size, (LENGTH,), generator=torch.Generator().manual_seed(0)).tolist()
     want = _plain(plain, ids, device, first=0)
     later = min(MOVED, trained_context(model.config) - LENGTH)
     _compare("its logits at later positions", _plain(plain, ids, device, first=later), want)
-    _compare("its logits through the cache", _cached(model, ids), want)
+    _compare("its logits through the cache", _cached(model, ids, RULE), want)
+    windows = {layer.window for layer in model.layout.layers} - {None}
+    del model, plain
+    if windows:
+        config = AutoConfig.from_pretrained(path)
+        config.sliding_window = WINDOW
+        model, plain = _both(path, device, config)
+        if {layer.window for layer in model.layout.layers} - {None} != {WINDOW}:
+            raise ModelRefusedError("self-check: its windows are not those of its configuration")
+        with torch.inference_mode():
+            want = plain(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0]
+        rule = Rule(RULE.sinks, LENGTH, 1)
+        _compare("its logits with sliding windows", _cached(model, ids, rule), want)
+
+
+def _both(path: Path, device: torch.device, config: PretrainedConfig | None) -> tuple[Model, Any]:
+    """Ours, and transformers' own."""
+    model = Model(path, device, torch.float32, config=config, trust=True, packed=False, fused=False)
+    plain: Any = AutoModelForCausalLM.from_pretrained(
+        path, config=copy(config), dtype=torch.float32, attn_implementation="eager"
+    )
+    return model, plain.eval().to(device)
 
 
 def _plain(plain: Any, ids: list[int], device: torch.device, first: int) -> Tensor:
@@ -61,8 +81,8 @@ def _plain(plain: Any, ids: list[int], device: torch.device, first: int) -> Tens
     return torch.cat((logits[:capacity], logits[capacity + sinks :]))
 
 
-def _cached(model: Model, ids: list[int]) -> Tensor:
-    cache = SessionCache(model.layout, RULE, max_rows=CHUNK)
+def _cached(model: Model, ids: list[int], rule: Rule) -> Tensor:
+    cache = SessionCache(model.layout, rule, max_rows=CHUNK)
     logits = []
     while cache.length < len(ids):
         tokens = ids[cache.length : cache.length + CHUNK]

@@ -3,6 +3,7 @@
 import random
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,7 +48,7 @@ def plain(folder: Path) -> PreTrainedModel:
     return model
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float64, **how: bool) -> Model:
+def load(folder: Path, dtype: torch.dtype = torch.float64, **how: Any) -> Model:
     with Wide() if dtype == torch.float64 else nullcontext():
         return Model(folder, torch.device("cpu"), dtype, **how)
 

@@ -43,7 +43,7 @@ def through(model: Model) -> Tensor:
     return torch.cat(logits)
 
 
-def refusal(folder: Path, **how: bool) -> str:
+def refusal(folder: Path, **how: Any) -> str:
     with pytest.raises(ModelRefusedError) as refused:
         Model(folder, torch.device("cpu"), torch.float32, **how)
     return str(refused.value)
