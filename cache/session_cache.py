@@ -45,9 +45,11 @@ class SessionCache:
 
     @staticmethod
     def _sizes(rule: Rule, max_rows: int) -> Sizes:
-        """The window and room behind it, so that it moves to the front once in C tokens or more; C rows to undo."""
+        """The window and room behind it, so that it moves to the front once in C tokens or more; and as many rows as
+        it takes to undo C tokens, which leave in blocks.
+        """
         room = max(rule.capacity, max_rows + 64)
-        return Sizes(rows=rule.capacity + room, sinks=rule.sinks, undo=rule.capacity)
+        return Sizes(rows=rule.capacity + room, sinks=rule.sinks, undo=rule.capacity + rule.block)
 
     @classmethod
     def _window_rows(cls, rule: Rule, window: int, max_rows: int) -> int:

@@ -33,8 +33,7 @@ class Attention:
         self.project = join([module.q_proj, module.k_proj, module.v_proj], packed)
         self.out = join([module.o_proj], packed)
         self.layer: int = module.layer_idx
-        window = getattr(module, "sliding_window", getattr(module.config, "sliding_window", None))
-        self.how = Scores(module.scaling, window=window)
+        self.how = Scores(module.scaling, window=_window(module))
         self.head_dim: int = module.head_dim
         self.query_heads = module.q_proj.out_features // module.head_dim
         self.kv_heads = module.k_proj.out_features // module.head_dim
@@ -52,6 +51,17 @@ class Attention:
         kv = heads[:, self.query_heads :].view(rows, 2, self.kv_heads, self.head_dim)
         mixed = step.attend(self.layer, heads[:, : self.query_heads], kv, self.how)
         return self.out(mixed.reshape(1, rows, -1)), None
+
+
+def _window(module: nn.Module) -> int | None:
+    """The sliding window that a block passes to attention; a Llama has none, whatever its configuration holds."""
+    match module:
+        case MistralAttention():
+            window: int | None = getattr(module.config, "sliding_window", None)
+            return window
+        case Qwen2Attention():
+            return module.sliding_window
+    return None
 
 
 class MLP:

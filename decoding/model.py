@@ -44,7 +44,8 @@ def _attention(  # noqa: PLR0913 - what transformers passes
     if value.shape != key.shape:
         raise ModelRefusedError("its keys and values have unlike sizes (MLA, for one)")
     kv = torch.stack((key[0], value[0])).permute(2, 0, 1, 3)
-    return step.attend(layer, query[0].transpose(0, 1), kv, Scores(scaling, softcap, s_aux, sliding_window))[None], None
+    mixed = step.attend(layer, query[0].transpose(0, 1), kv, Scores(scaling, softcap, s_aux, sliding_window))
+    return mixed.contiguous()[None], None
 
 
 AttentionInterface.register(ATTENTION, _attention)

@@ -62,7 +62,7 @@ def check(config: PretrainedConfig, *, trust: bool) -> None:
             f"model type {kind!r} is not proven here; --trust-model compares it with transformers at start-up and "
             f"serves it where they agree. Proven are: {', '.join(SERVED_TYPES)}"
         )
-    if getattr(config, "use_bidirectional_attention", False):
+    if getattr(config, "use_bidirectional_attention", False) or not getattr(config, "is_causal", True):
         raise ModelRefusedError("it attends in both directions")
     for rope in _ropes(config):
         rope_type = rope.get("rope_type", "default")

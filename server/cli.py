@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from decoding.errors import ModelRefusedError
 from server import model_files, needle, perplexity
 from server.settings import ENV_PREFIX, Settings, SettingsError, fields_by_group, shown_default
 
@@ -24,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
-    except (SettingsError, model_files.ModelFilesError, perplexity.EvaluationError) as error:
+    except (SettingsError, model_files.ModelFilesError, perplexity.EvaluationError, ModelRefusedError) as error:
         print(f"sinkahead: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -13,7 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from server import model_files
-from server.perplexity import EvaluationError
+from server.perplexity import EvaluationError, check_capacity, positive
 
 if TYPE_CHECKING:
     from cache.policy import Policy
@@ -44,16 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", type=Path, required=True, metavar="FILE", help="UTF-8 text to hide the fact in")
     parser.add_argument("--model", default="default", metavar="MODEL", help="as of serve --model")
     parser.add_argument(
-        "--trials", type=int, default=10, metavar="N", help="facts and places in the text (default: 10)"
+        "--trials", type=positive, default=10, metavar="N", help="facts and places in the text (default: 10)"
     )
     parser.add_argument(
-        "--capacity", type=int, default=1024, metavar="C", help="most keys a query sees (default: 1024)"
+        "--capacity", type=positive, default=1024, metavar="C", help="most keys a query sees (default: 1024)"
     )
     parser.add_argument("--sinks", type=int, default=4, metavar="S", help="where the fact is not pinned (default: 4)")
-    parser.add_argument("--block", type=int, default=64, metavar="B", help="tokens evicted at a time (default: 64)")
+    parser.add_argument(
+        "--block", type=positive, default=64, metavar="B", help="tokens evicted at a time (default: 64)"
+    )
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
     parser.add_argument("--device", default="auto", metavar="DEVICE")
-    parser.add_argument("--chunk", type=int, default=128, metavar="ROWS", help="rows of a forward (default: 128)")
+    parser.add_argument("--chunk", type=positive, default=128, metavar="ROWS", help="rows of a forward (default: 128)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of keys and places (default: 0)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON file for the results")
     parser.set_defaults(run=main)
@@ -77,9 +79,10 @@ def main(arguments: argparse.Namespace) -> int:
     longest = LEAD + round(DISTANCES[-1] * arguments.capacity)
     if len(text) < longest:
         raise EvaluationError(f"--text: the text gives {len(text):,} tokens, and {longest:,} are needed")
-    if arguments.trials < 1:
-        raise EvaluationError("--trials: at least 1")
+    if arguments.out and not arguments.out.parent.is_dir():
+        raise EvaluationError(f"--out: {arguments.out.parent} is no folder")
     model = Model(folder, resolve_device(arguments.device), getattr(torch, arguments.dtype))
+    check_capacity(model, arguments.capacity)
     arrangements = _arrangements(arguments, longest, len(_encode(tokenizer, FACT.format(key="00000"))))
     with Progress(console=Console(stderr=True)) as progress:
         for number in progress.track(range(arguments.trials), description="trials"):
@@ -99,6 +102,7 @@ def _arrangements(arguments: argparse.Namespace, longest: int, fact: int) -> lis
     ways = [("dense", "dense", whole, False), ("sinks", "sinks", arguments.capacity, False)]
     ways.append(("sinks, fact pinned", "sinks", arguments.capacity, True))
     try:
+        POLICIES["sinks"].rule(arguments.sinks, arguments.capacity, arguments.block)  # what a user gave is named first
         return [
             Arrangement(
                 name,

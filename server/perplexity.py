@@ -63,21 +63,38 @@ class Run:
         partial.replace(self.path(folder))
 
 
+def positive(text: str) -> int:
+    """An argument that is a count."""
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def check_capacity(model: "Model", capacity: int) -> None:
+    """Raises EvaluationError where queries would see more than the model was trained on; `dense` is there to do so."""
+    from decoding.served import trained_context
+
+    if capacity > (trained := trained_context(model.config)):
+        raise EvaluationError(f"--capacity {capacity}: the model was trained on {trained} tokens")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     parser.add_argument("--text", type=Path, required=True, metavar="FILE", help="UTF-8 text to read")
     parser.add_argument("--model", default="default", metavar="MODEL", help="as of serve --model")
     parser.add_argument("--policies", default=",".join(POLICIES), metavar="LIST", help="default: all four")
-    parser.add_argument("--tokens", type=int, default=16_384, metavar="N", help="tokens to read (default: 16384)")
+    parser.add_argument("--tokens", type=positive, default=16_384, metavar="N", help="tokens to read (default: 16384)")
     parser.add_argument("--first", type=int, default=0, metavar="P", help="leave out the losses before this position")
     parser.add_argument(
-        "--capacity", type=int, default=1024, metavar="C", help="most keys a query sees (default: 1024)"
+        "--capacity", type=positive, default=1024, metavar="C", help="most keys a query sees (default: 1024)"
     )
     parser.add_argument("--sinks", type=int, default=4, metavar="S", help="of the policy sinks (default: 4)")
-    parser.add_argument("--block", type=int, default=64, metavar="B", help="tokens evicted at a time (default: 64)")
+    parser.add_argument(
+        "--block", type=positive, default=64, metavar="B", help="tokens evicted at a time (default: 64)"
+    )
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
     parser.add_argument("--device", default="auto", metavar="DEVICE")
-    parser.add_argument("--chunk", type=int, default=128, metavar="ROWS", help="rows of a forward (default: 128)")
+    parser.add_argument("--chunk", type=positive, default=128, metavar="ROWS", help="rows of a forward (default: 128)")
     parser.add_argument("--out", type=Path, default=Path("ppl"), metavar="FOLDER", help="for results (default: ppl)")
     parser.add_argument("--max-gap", type=float, metavar="PERCENT", help="fail where sinks exceed recompute by more")
     parser.set_defaults(run=main)
@@ -119,6 +136,8 @@ def _runs(arguments: argparse.Namespace) -> Iterator[Run]:
     if len(ids) < 2 or not 0 <= arguments.first < len(ids) - 1:
         raise EvaluationError(f"--first {arguments.first}: the text gives {len(ids)} tokens")
     model = Model(path, resolve_device(arguments.device), getattr(torch, arguments.dtype))
+    if policies != ["dense"]:
+        check_capacity(model, arguments.capacity)
     for policy in policies:
         settings = {
             name: getattr(arguments, name) for name in ("capacity", "sinks", "block", "first", "dtype", "chunk")

@@ -79,7 +79,7 @@ def test_models_whose_keys_cannot_be_moved_are_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("kind", "config", "reason"),
     [
-        ("gpt2", {}, "positions enter layer 0 otherwise than by rotating its keys"),
+        ("gpt2", {}, "positions enter layer 0 otherwise than by rotating its queries and keys"),
         ("bloom", {}, "does not take another attention"),
         ("mamba", {}, "does not take another attention"),
         ("deepseek_v3", {"q_lora_rank": 16, "kv_lora_rank": 16, "n_routed_experts": 8}, "MLA"),
@@ -120,3 +120,38 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     model.get_parameter("model.layers.1.mlp.up_proj.weight").data[3, 3] = float("nan")
     model.save_pretrained(tmp_path)
     assert "its logits are no numbers in torch.float32" in refusal(tmp_path)
+
+
+def test_queries_that_are_scaled_by_their_position_are_refused(tmp_path: Path) -> None:
+    """Far from the beginning only, where no comparison of short texts comes."""
+    rope = {"rope_type": "default", "rope_theta": 1e4, "llama_4_scaling_beta": 0.1}
+    rope["original_max_position_embeddings"] = 16384
+    save(tmp_path, "ministral3", num_key_value_heads=2, head_dim=16, rope_parameters=rope)
+    assert "otherwise than by rotating its queries and keys" in refusal(tmp_path, trust=True)
+
+
+def test_a_token_without_an_embedding_is_no_obstacle(tmp_path: Path) -> None:
+    """Padding has none; it may be any token."""
+    config = FAMILIES["llama"].config
+    model: Any = build(config)
+    model.get_input_embeddings().weight.data[:60] = 0
+    model.save_pretrained(tmp_path)
+    assert len(Model(tmp_path, torch.device("cpu"), torch.float32).layout.layers) == 3
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_window_in_a_llamas_configuration_is_not_one(tmp_path: Path, fused: bool) -> None:
+    """transformers ignores it there."""
+    save(tmp_path, "llama", num_key_value_heads=2, head_dim=16, sliding_window=9)
+    model = Model(tmp_path, torch.device("cpu"), torch.float32, fused=fused)
+    assert {layer.window for layer in model.layout.layers} == {None}
+
+
+def test_attention_in_both_directions_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, "llama", num_key_value_heads=2, head_dim=16, is_causal=False)
+    assert "attends in both directions" in refusal(tmp_path)
+
+
+def test_a_model_that_does_not_run_with_our_attention_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, "nemotron", num_key_value_heads=2, head_dim=16)
+    assert "it does not run with our attention: " in refusal(tmp_path, trust=True)

@@ -38,6 +38,21 @@ def test_windows_that_are_not_kept_are_seen(tmp_path: Path, monkeypatch: pytest.
         self_check(tmp_path, CPU)
 
 
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("phimoe", {"sliding_window": 60, "num_local_experts": 4}),
+        ("qwen2_moe", {"use_sliding_window": True, "sliding_window": 60, "max_window_layers": 1, "num_experts": 4}),
+    ],
+)
+def test_windows_that_only_masks_know_are_seen(tmp_path: Path, kind: str, more: dict[str, Any]) -> None:
+    """Their attention is not told of them: ours would see all keys."""
+    sizes = SIZES | {"num_key_value_heads": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    build(AutoConfig.for_model(kind, **sizes, **more)).save_pretrained(tmp_path)
+    with pytest.raises(ModelRefusedError, match="its logits with sliding windows are not transformers' own"):
+        self_check(tmp_path, CPU)
+
+
 def test_sinks_that_do_not_move_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build(FAMILIES["llama"].config).save_pretrained(tmp_path)
     monkeypatch.setattr("cache.sink_group.SinkGroup._place_sinks", lambda self, layer, evicted: None)
@@ -48,7 +63,8 @@ def test_sinks_that_do_not_move_are_seen(tmp_path: Path, monkeypatch: pytest.Mon
 def test_positions_that_are_not_relative_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GPT-2 with a probe that lets it pass."""
     monkeypatch.setattr("decoding.served.REFUSED_TYPES", {})
-    monkeypatch.setattr("decoding.probe._rope_between", lambda *_: Rope(torch.ones(8, dtype=torch.float64)))
+    monkeypatch.setattr("decoding.probe._rope_of", lambda *_: Rope(torch.ones(8, dtype=torch.float64)))
+    monkeypatch.setattr("decoding.probe.POSITIONS", (0, 97))
     config = AutoConfig.for_model("gpt2", vocab_size=97, n_embd=64, n_head=4, n_layer=2, n_positions=8192)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(ModelRefusedError, match="at later positions are not transformers' own"):

@@ -36,8 +36,9 @@ def test_the_same_seed_gives_the_same_table(tiny_model: Path, text: Path, capsys
     ("flags", "message"),
     [
         (["--capacity", "4000"], "--text: the text gives 1,410 tokens, and 16,128 are needed"),
-        (["--trials", "0"], "--trials: at least 1"),
-        (["--block", "200"], "block must be between 1 and capacity - sinks"),
+        (["--block", "200"], "block must be between 1 and capacity - sinks = 160 - 4, got 200"),
+        (["--device", "foo"], "device 'foo' is not usable"),
+        (["--out", "/nowhere/x.json"], "--out: /nowhere is no folder"),
         (["--text", "/nowhere"], "No such file"),
     ],
 )
@@ -47,3 +48,11 @@ def test_what_cannot_be_measured_is_said_in_a_line(
     arguments = ["eval", "needle", *SMALL, "--text", str(text), "--model", str(tiny_model), *flags]
     assert cli.main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["ppl", "needle"])
+@pytest.mark.parametrize("flag", ["--chunk", "--capacity", "--block"])
+def test_counts_below_one_are_refused(command: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["eval", command, "--text", "x", flag, "0"])
+    assert f"argument {flag}: must be at least 1" in capsys.readouterr().err
