@@ -59,8 +59,8 @@ def check(config: PretrainedConfig, *, trust: bool) -> None:
         raise ModelRefusedError(f"model type {kind!r} cannot be served: {reason}")
     if kind not in SERVED_TYPES and not trust:
         raise ModelRefusedError(
-            f"model type {kind!r} is not proven here; --trust-model compares it with transformers at start-up and "
-            f"serves it where they agree. Proven are: {', '.join(SERVED_TYPES)}"
+            f"model type {kind!r} is not proven here; serve --trust-model compares it with transformers at start-up "
+            f"and serves it where they agree. Proven are: {', '.join(SERVED_TYPES)}"
         )
     if getattr(config, "use_bidirectional_attention", False) or not getattr(config, "is_causal", True):
         raise ModelRefusedError("it attends in both directions")

@@ -45,7 +45,7 @@ def _rows(settings: Settings, facts: EngineFacts) -> list[tuple[str, str]]:
         ("layers", facts.layers),
         ("dtype", facts.dtype),
         ("device", f"{facts.device}{threads}; attention: {facts.attention}"),
-        ("policy", facts.policy),
+        ("policy", facts.policy + ("" if "follow the policy" in facts.layers else ", which no layer follows")),
         ("sinks", f"{settings.sinks}, at most {facts.max_sinks:,} tokens" if facts.max_sinks else "none"),
         ("capacity", f"{facts.capacity:,} tokens a session"),
         ("block", f"{facts.block:,} tokens evicted at a time"),

@@ -16,6 +16,7 @@ from server.settings import ENV_PREFIX, Settings, SettingsError, fields_by_group
 DESCRIPTION = "An OpenAI-compatible streaming server for language models: conversations without end, in bounded memory."
 SERVE = "Serve a model over HTTP."
 SERVE_NOTE = f"Each is also a variable (--max-rows: {ENV_PREFIX}MAX_ROWS) and a line of the YAML file (max_rows: 8)."
+MODEL = "default (which it is where none is named), a folder, a .gguf file or org/name on the model hub"
 CHECK = "Load a model as serve would, and say how it is served and at what memory per session, or why not."
 FETCH = "Fetch and convert a model, and print its folder. Without MODEL: the default one."
 
@@ -47,12 +48,12 @@ def build_parser() -> argparse.ArgumentParser:
         title="commands", metavar="COMMAND", required=True
     )
     fetch = models.add_parser("fetch", help=FETCH, description=FETCH)
-    fetch.add_argument("model", nargs="?", default="default", metavar="MODEL", help="as of serve --model")
+    fetch.add_argument("model", nargs="?", default="default", metavar="MODEL", help=MODEL)
     fetch.set_defaults(run=_fetch)
     check = models.add_parser(
-        "check", help=CHECK, description=CHECK, usage="%(prog)s [options] MODEL", **_SETTINGS_FLAGS
+        "check", help=CHECK, description=CHECK, usage="%(prog)s [options] [MODEL]", **_SETTINGS_FLAGS
     )
-    check.add_argument("model", metavar="MODEL", help="as of serve --model")
+    check.add_argument("model", nargs="?", default="default", metavar="MODEL", help=MODEL)
     groups = {title: dict(fields) for title, fields in fields_by_group().items() if title in ("Model", "Cache")}
     del groups["Model"]["model"]
     _add_settings_flags(check, groups)

@@ -48,7 +48,7 @@ def resolve(model: str) -> Path:
         return _prepare_gguf(path.resolve())
     if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not model.startswith("."):
         return _fetch_from_hub(model)
-    raise ModelFilesError(f"{model!r} is neither default nor a folder, nor a .gguf file, nor org/name")
+    raise ModelFilesError(f"{model!r} is neither 'default' nor a folder, nor a .gguf file, nor org/name")
 
 
 def cache_folder() -> Path:

@@ -19,6 +19,7 @@ from rich.table import Table
 from server import model_files
 
 if TYPE_CHECKING:  # brings torch, which --help does not need
+    from cache.rule import Rule
     from decoding.model import Model
 
 DESCRIPTION = "Perplexity of a text under each cache policy: what attention sinks keep, and what a bare window loses."
@@ -109,7 +110,7 @@ def main(arguments: argparse.Namespace) -> int:
     plot = arguments.out / f"ppl-C{arguments.capacity}-B{arguments.block}.png"
     _plot(runs, arguments, plot)
     console.print(f"{plot}, and a JSON file for each policy beside it")
-    if "sinks" in names and "recompute" in names:
+    if {"sinks", "recompute"} <= names.keys():
         return _compare(names["sinks"], names["recompute"], arguments.max_gap)
     return 0
 
@@ -121,18 +122,18 @@ def _runs(arguments: argparse.Namespace) -> Iterator[Run]:
 
     from decoding.model import Model, resolve_device
 
-    policies = arguments.policies.split(",")
-    if unknown := [name for name in policies if name not in POLICIES]:
-        raise EvaluationError(f"--policies {unknown[0]}: there are {', '.join(POLICIES)}")
+    policies = _policies(arguments)
     disable_progress_bar()
     path = model_files.resolve(arguments.model)
     try:
         text = arguments.text.read_text(encoding="utf-8")
         arguments.out.mkdir(parents=True, exist_ok=True)
     except (OSError, UnicodeDecodeError) as error:
-        raise EvaluationError(str(error)) from None
+        raise EvaluationError(f"--text {arguments.text}, --out {arguments.out}: {error}") from None
     tokenizer: Any = AutoTokenizer.from_pretrained(path)
     ids = tokenizer(text, verbose=False)["input_ids"][: arguments.tokens]
+    if len(ids) < arguments.tokens:
+        print(f"The text gives {len(ids):,} of {arguments.tokens:,} tokens", file=sys.stderr)
     if len(ids) < 2 or not 0 <= arguments.first < len(ids) - 1:
         raise EvaluationError(f"--first {arguments.first}: the text gives {len(ids)} tokens")
     model = Model(path, resolve_device(arguments.device), getattr(torch, arguments.dtype))
@@ -151,6 +152,27 @@ def _runs(arguments: argparse.Namespace) -> Iterator[Run]:
         yield run
 
 
+def _policies(arguments: argparse.Namespace) -> list[str]:
+    """Those asked for, with all that can be known to be wrong before anything is computed."""
+    policies: list[str] = arguments.policies.split(",")
+    if unknown := [name for name in policies if name not in POLICIES]:
+        raise EvaluationError(f"--policies {unknown[0]}: there are {', '.join(POLICIES)}")
+    if arguments.max_gap is not None and not {"sinks", "recompute"} <= set(policies):
+        raise EvaluationError("--max-gap compares sinks with recompute: --policies must name both")
+    for name in policies:
+        _rule(name, arguments.sinks, arguments.capacity, arguments.block)
+    return policies
+
+
+def _rule(policy: str, sinks: int, capacity: int, block: int) -> "Rule":
+    from cache.policy import POLICIES as KINDS
+
+    try:
+        return KINDS[policy].rule(sinks, capacity, block)
+    except ValueError as error:
+        raise EvaluationError(f"--sinks, --capacity, --block: {error}") from None
+
+
 def _complete(run: Run, model: "Model", ids: list[int], folder: Path) -> None:
     import psutil
 
@@ -158,10 +180,7 @@ def _complete(run: Run, model: "Model", ids: list[int], folder: Path) -> None:
     from decoding.perplexity import losses
 
     policy, settings = KINDS[run.policy], run.settings
-    try:
-        rule = policy.rule(settings["sinks"], settings["capacity"], settings["block"])
-    except ValueError as error:
-        raise EvaluationError(str(error)) from None
+    rule = _rule(run.policy, settings["sinks"], settings["capacity"], settings["block"])
     if not policy.restarts:  # its cache is not saved: begin again
         run.losses, run.seconds = [], 0.0
     run.cache_bytes = policy.cache.bytes(model.layout, rule, max_rows=settings["chunk"])
@@ -212,11 +231,11 @@ def _compare(sinks: Run, recompute: Run, max_gap: float | None) -> int:
     gaps = [a - b for a, b in zip(sinks.losses[begin:], recompute.losses[begin:], strict=True)]
     if len(gaps) < 2:
         print("Nothing was evicted: sinks and recompute are the same")
-        return 0
+        return 0 if max_gap is None else 1
     mean, error = statistics.fmean(gaps), statistics.stdev(gaps) / math.sqrt(len(gaps))
     print(
         f"sinks against recompute, {len(gaps):,} positions after the first eviction: "
-        f"loss {mean:+.4f} nats, standard error {error:.4f}; perplexity {100 * math.expm1(mean):+.2f}%"
+        f"loss {mean:+.4f} nats; perplexity {100 * math.expm1(mean):+.2f}%, standard error {100 * error:.2f}%"
     )
     if max_gap is not None and mean > math.log1p(max_gap / 100) + 2 * error:
         print(f"That is more than {max_gap:g}% and two standard errors", file=sys.stderr)

@@ -84,7 +84,8 @@ def _encode(service: Service, loaded: Loaded, asked: ChatRequest) -> tuple[list[
         raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
     if sinks > facts.max_sinks:
         raise context_length_exceeded(
-            f"The system messages take {sinks} tokens; at most {facts.max_sinks} can be pinned at this capacity."
+            f"The system messages take {sinks} tokens; at most {facts.max_sinks} can be pinned "
+            f"at a capacity of {facts.capacity} with blocks of {facts.block}."
         )
     if facts.max_length is not None and len(tokens) > facts.max_length:
         raise context_length_exceeded(f"The messages take {len(tokens)} tokens; at most {facts.max_length} fit here.")

@@ -95,7 +95,7 @@ def test_what_a_model_does_tells_also_where_its_name_does_not(
 
 def test_a_type_that_is_not_proven_is_refused_unless_trusted(tmp_path: Path) -> None:
     save(tmp_path, "olmo", num_key_value_heads=2)
-    assert "model type 'olmo' is not proven here; --trust-model" in refusal(tmp_path)
+    assert "model type 'olmo' is not proven here; serve --trust-model" in refusal(tmp_path)
     Model(tmp_path, torch.device("cpu"), torch.float32, trust=True)
 
 

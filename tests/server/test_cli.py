@@ -43,7 +43,7 @@ def test_help_loads_nothing_heavy() -> None:
         (["serve", "--port", "x"], "sinkahead: --port: 'x': input should be a valid integer"),
         (["serve", "--prot", "1"], "unrecognized arguments: --prot"),
         (["serve", "--block", "2000"], "sinkahead: block (2000) may be at most capacity"),
-        (["models", "fetch", "nothing"], "sinkahead: 'nothing' is neither default nor a folder"),
+        (["models", "fetch", "nothing"], "sinkahead: 'nothing' is neither 'default' nor a folder"),
         ([], "the following arguments are required: COMMAND"),
     ],
 )

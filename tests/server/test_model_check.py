@@ -54,7 +54,7 @@ def test_says_why_a_model_is_not_served(tmp_path: Path, capsys: pytest.CaptureFi
     AutoConfig.for_model("gpt2").save_pretrained(tmp_path)
     assert "is not served: model type 'gpt2' cannot be served: it learned absolute" in refusal(tmp_path, capsys)
     build(AutoConfig.for_model("olmo", **SIZES, num_key_value_heads=2)).save_pretrained(tmp_path)
-    assert "'olmo' is not proven here; --trust-model" in refusal(tmp_path, capsys)
+    assert "'olmo' is not proven here; serve --trust-model" in refusal(tmp_path, capsys)
     assert "the model has no chat template" in refusal(tmp_path, capsys, "--trust-model")
     build_tokenizer().save_pretrained(tmp_path)
     assert "the tokenizer gives ids up to 258, the model takes 97" in refusal(tmp_path, capsys, "--trust-model")

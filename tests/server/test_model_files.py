@@ -28,9 +28,9 @@ def test_a_folder_is_itself(tiny_model: Path) -> None:
     [
         ("{}", "holds no config.json"),
         ("{}/none.gguf", "does not exist"),
-        ("{}/none", "neither default nor a folder"),
-        ("./none", "neither default nor a folder"),
-        ("none", "'none' is neither default nor a folder, nor a .gguf file, nor org/name"),
+        ("{}/none", "neither 'default' nor a folder"),
+        ("./none", "neither 'default' nor a folder"),
+        ("none", "'none' is neither 'default' nor a folder, nor a .gguf file, nor org/name"),
     ],
 )
 def test_what_cannot_be_a_model_is_refused(model: str, message: str, tmp_path: Path) -> None:

@@ -73,7 +73,14 @@ def test_a_gap_past_the_bound_fails(command: list[str]) -> None:
         (["--policies", "sinks,magic"], "--policies magic: there are dense, window, recompute, sinks"),
         (["--first", "9999"], "--first 9999: the text gives"),
         (["--block", "61"], "block must be between 1 and capacity - sinks = 64 - 4, got 61"),
-        (["--text", "/nowhere"], "No such file"),
+        (
+            ["--policies", "dense,sinks", "--capacity", "8", "--block", "8"],
+            "--sinks, --capacity, --block: block must be",
+        ),
+        (["--max-gap", "3"], "--max-gap compares sinks with recompute: --policies must name both"),
+        (["--capacity", "200000"], "--capacity 200000: the model was trained on 131072 tokens"),
+        (["--device", "foo"], "device 'foo' is not usable"),
+        (["--text", "/nowhere"], "--text /nowhere"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(
