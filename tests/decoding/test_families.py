@@ -113,7 +113,7 @@ def test_equals_the_oracle(folder: Path, plain: PreTrainedModel, name: str, poli
     for block in (1, 5):
         rule = POLICIES[policy].rule(4, capacity, block)
         want = truth(plain, name, rule)
-        for chunks in ([1], [MAX_ROWS], [7, 1, 13]):
+        for chunks in ([1], [MAX_ROWS], [7, 1, 13]) if dtype == torch.float64 else ([7, 1, 13],):
             cache = POLICIES[policy].new_cache(model.layout, rule, max_rows=MAX_ROWS)
             got = _in(dtype, model, cache, chunks)
             torch.testing.assert_close(got.double(), want, rtol=0, atol=TOLERANCES[dtype])
