@@ -13,7 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from server import model_files
-from server.perplexity import EvaluationError, check_capacity, positive
+from server.perplexity import EvaluationError, add_reading_arguments, check_capacity, positive
 
 if TYPE_CHECKING:
     from cache.policy import Policy
@@ -41,23 +41,11 @@ class Arrangement:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
-    parser.add_argument("--text", type=Path, required=True, metavar="FILE", help="UTF-8 text to hide the fact in")
-    parser.add_argument("--model", default="default", metavar="MODEL", help="as of serve --model")
-    parser.add_argument(
-        "--trials", type=positive, default=10, metavar="N", help="facts and places in the text (default: 10)"
-    )
-    parser.add_argument(
-        "--capacity", type=positive, default=1024, metavar="C", help="most keys a query sees (default: 1024)"
-    )
-    parser.add_argument("--sinks", type=int, default=4, metavar="S", help="where the fact is not pinned (default: 4)")
-    parser.add_argument(
-        "--block", type=positive, default=64, metavar="B", help="tokens evicted at a time (default: 64)"
-    )
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
-    parser.add_argument("--device", default="auto", metavar="DEVICE")
-    parser.add_argument("--chunk", type=positive, default=128, metavar="ROWS", help="rows of a forward (default: 128)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of keys and places (default: 0)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON file for the results")
+    add_reading_arguments(parser)
+    add = parser.add_argument
+    add("--trials", type=positive, default=10, metavar="N", help="facts and places in the text (default: 10)")
+    add("--seed", type=int, default=0, metavar="N", help="of keys and places (default: 0)")
+    add("--out", type=Path, metavar="FILE", help="JSON file for the results")
     parser.set_defaults(run=main)
 
 

@@ -79,25 +79,29 @@ def check_capacity(model: "Model", capacity: int) -> None:
         raise EvaluationError(f"--capacity {capacity}: the model was trained on {trained} tokens")
 
 
+def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of every evaluation: what is read, by which model, through which cache."""
+    add = parser.add_argument
+    add("--text", type=Path, required=True, metavar="FILE", help="UTF-8 text to read")
+    add("--model", default="default", metavar="MODEL", help="as of serve --model")
+    add("--capacity", type=positive, default=1024, metavar="C", help="most keys a query sees (default: 1024)")
+    add("--sinks", type=int, default=4, metavar="S", help="first tokens that stay (default: 4)")
+    add("--block", type=positive, default=64, metavar="B", help="tokens evicted at a time (default: 64)")
+    types = ["float32", "bfloat16", "float64"]
+    add("--dtype", default="float32", choices=types, help="what is computed in (default: float32)")
+    add("--device", default="auto", metavar="DEVICE", help="auto, cpu, cuda or cuda:N (default: auto)")
+    add("--chunk", type=positive, default=128, metavar="ROWS", help="rows of a forward (default: 128)")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
-    parser.add_argument("--text", type=Path, required=True, metavar="FILE", help="UTF-8 text to read")
-    parser.add_argument("--model", default="default", metavar="MODEL", help="as of serve --model")
-    parser.add_argument("--policies", default=",".join(POLICIES), metavar="LIST", help="default: all four")
-    parser.add_argument("--tokens", type=positive, default=16_384, metavar="N", help="tokens to read (default: 16384)")
-    parser.add_argument("--first", type=int, default=0, metavar="P", help="leave out the losses before this position")
-    parser.add_argument(
-        "--capacity", type=positive, default=1024, metavar="C", help="most keys a query sees (default: 1024)"
-    )
-    parser.add_argument("--sinks", type=int, default=4, metavar="S", help="of the policy sinks (default: 4)")
-    parser.add_argument(
-        "--block", type=positive, default=64, metavar="B", help="tokens evicted at a time (default: 64)"
-    )
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
-    parser.add_argument("--device", default="auto", metavar="DEVICE")
-    parser.add_argument("--chunk", type=positive, default=128, metavar="ROWS", help="rows of a forward (default: 128)")
-    parser.add_argument("--out", type=Path, default=Path("ppl"), metavar="FOLDER", help="for results (default: ppl)")
-    parser.add_argument("--max-gap", type=float, metavar="PERCENT", help="fail where sinks exceed recompute by more")
+    add_reading_arguments(parser)
+    add, names = parser.add_argument, ",".join(POLICIES)
+    add("--policies", default=names, metavar="LIST", help=f"default: {names}")
+    add("--tokens", type=positive, default=16_384, metavar="N", help="tokens to read (default: 16384)")
+    add("--first", type=int, default=0, metavar="P", help="leave out the losses before this position")
+    add("--out", type=Path, default=Path("ppl"), metavar="FOLDER", help="for results (default: ppl)")
+    add("--max-gap", type=float, metavar="PERCENT", help="fail where sinks exceed recompute by more")
     parser.set_defaults(run=main)
 
 
