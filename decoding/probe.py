@@ -59,7 +59,8 @@ def probe(model: nn.Module, num_layers: int, frequencies: Sequence[Tensor], dtyp
     """
     device = next(model.parameters()).device
     embeddings: Any = model
-    token = int(embeddings.get_input_embeddings().weight.float().norm(dim=-1).argmax())  # some are all zeros
+    some = embeddings.get_input_embeddings().weight[:1024]  # not all: a copy in float32 may be gigabytes
+    token = int(some.float().norm(dim=-1).argmax())  # padding is all zeros
     ropes = [Rope(turns, interleaved) for turns in frequencies for interleaved in (False, True)]
     calls: list[dict[int, _Call]] = []
     layers: list[Layer] = []
