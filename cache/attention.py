@@ -1,5 +1,6 @@
 """Attention of a few query rows over one contiguous slice of keys."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,43 @@ class Scores(NamedTuple):
     softcap: float | None = None  # scores become softcap * tanh(score / softcap), as in Gemma 2
     sink_logits: Tensor | None = None  # [query_heads]: a score beside those of the keys, with no value, as in gpt-oss
     window: int | None = None  # most keys that a query sees; the cache knows it from the layout
+
+
+MAX_TREE_ROWS = 128  # so that its bit masks are of fixed size
+
+
+class Tree(NamedTuple):
+    """Rows of one step that continue the committed tokens in several ways at once."""
+
+    visible: Tensor  # [rows, rows] bool: whether a row sees another: its ancestors and itself
+    depths: Tensor  # [rows] int64: its distance from the root, in rows and in text positions
+
+
+def tree(ancestors: Sequence[int], device: torch.device) -> Tree:
+    """ancestors: a bit mask for each row, with bit j set where it sees row j: those on its path, and itself."""
+    rows = len(ancestors)
+    if rows > MAX_TREE_ROWS:
+        raise ValueError(f"a tree has at most {MAX_TREE_ROWS} rows, not {rows}")
+    packed = bytearray().join(mask.to_bytes(MAX_TREE_ROWS // 8, "little") for mask in ancestors)
+    octets = torch.frombuffer(packed, dtype=torch.uint8).view(rows, -1, 1)
+    visible = (octets >> torch.arange(8, dtype=torch.uint8)).bitwise_and(1).view(rows, -1)[:, :rows].bool()
+    return Tree(visible.to(device), (visible.sum(-1) - 1).to(device))
+
+
+def tree_mask(
+    branches: Tree, keys: int, groups: int, dtype: torch.dtype, device: torch.device, window: int | None = None
+) -> Tensor:
+    """Additive mask [groups * rows, keys] for rows of a tree, which are the last of `keys`.
+
+    window: most keys that a query sees, itself included.
+    """
+    rows = len(branches.visible)
+    mask = torch.zeros(rows, keys, dtype=dtype, device=device)
+    mask[:, keys - rows :].masked_fill_(~branches.visible, float("-inf"))
+    if window is not None:
+        places = torch.cat((torch.arange(rows - keys, 0, device=device), branches.depths))  # before the root: below 0
+        mask.masked_fill_(places <= branches.depths[:, None] - window, float("-inf"))
+    return mask.repeat(groups, 1)
 
 
 def causal_mask(

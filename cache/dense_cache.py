@@ -1,5 +1,8 @@
 """The cache that evicts nothing, and therefore ends: every query sees all that came before it."""
 
+from collections.abc import Sequence
+
+from cache.attention import MAX_TREE_ROWS
 from cache.layout import Layout
 from cache.rule import Rule
 from cache.session_cache import SessionCache
@@ -13,15 +16,16 @@ class DenseCache(SessionCache):
         super().__init__(layout, rule, max_rows=max_rows)
         self.limit = rule.capacity
 
-    def begin(self, rows: int, groups: int) -> None:
-        """Raises ValueError where the rows go past the limit."""
-        if self.length + rows > self.rule.capacity:
-            raise ValueError(f"{self.length + rows} tokens do not fit into a dense cache of {self.rule.capacity}")
-        super().begin(rows, groups)
+    def begin(self, rows: int, groups: int, ancestors: Sequence[int] | None = None) -> None:
+        """Raises ValueError where the rows, or the first of a tree, go past the limit."""
+        needed = self.length + (rows if ancestors is None else 1)
+        if needed > self.rule.capacity:
+            raise ValueError(f"{needed} tokens do not fit into a dense cache of {self.rule.capacity}")
+        super().begin(rows, groups, ancestors)
 
     @staticmethod
     def _sizes(rule: Rule, max_rows: int) -> Sizes:
-        return Sizes(rows=rule.capacity, sinks=rule.sinks, undo=0)
+        return Sizes(rows=rule.capacity + min(max_rows, MAX_TREE_ROWS), sinks=rule.sinks, undo=0)
 
     @classmethod
     def _window_rows(cls, rule: Rule, window: int, max_rows: int) -> int:

@@ -47,10 +47,13 @@ class Rule:
         """Rotary distance from the query at t to a visible key at j: sinks sit right before the window."""
         return t - j if j >= self.sinks else t - self.evicted(t) - j
 
+    def reach(self, t: int) -> int:
+        """How many queries from t on have the same E: it stays while t + 1 - C <= E."""
+        return self.capacity + self.evicted(t) - t
+
     def runs(self, start: int, stop: int) -> Iterator[Run]:
         """Cuts the queries start <= t < stop where E moves."""
         while start < stop:
-            evicted = self.evicted(start)
-            end = min(stop, self.capacity + evicted)  # E(t) stays while t + 1 - C <= E
-            yield Run(start, end, evicted)
+            end = min(stop, start + self.reach(start))
+            yield Run(start, end, self.evicted(start))
             start = end

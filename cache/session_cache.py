@@ -1,10 +1,10 @@
 """The cache of one session: append rows, attend, commit, roll back. Bounded memory, for ever."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from cache.attention import Scores
+from cache.attention import Scores, tree
 from cache.layout import Layer, Layout
 from cache.rule import Rule, Run
 from cache.sink_group import SinkGroup, Sizes
@@ -14,7 +14,8 @@ from cache.window_group import WindowGroup
 class SessionCache:
     """Keys and values of one session, all layers, under the rule: the first S tokens and the latest ones.
 
-    A step is `begin(rows)`, `attend` once for each layer, `commit()`. Rows of one step are consecutive text positions.
+    A step is `begin(rows)`, `attend` once for each layer, `commit(kept)`. Rows of one step are consecutive text
+    positions, or a tree of drafts: a row for the next position, and others that continue it in several ways.
     A layer with a sliding window of its own that is no larger than C keeps that, and follows the rule otherwise.
     """
 
@@ -24,7 +25,6 @@ class SessionCache:
         """max_rows: most rows of one step."""
         self.layout, self.rule = layout, rule
         self.length = 0  # committed tokens; the next row has this text position
-        self._rows = 0  # in flight
         sizes = self._sizes(rule, max_rows)
         self._windows: list[WindowGroup] = []
         self._sinks: list[SinkGroup] = []  # one, or none where all layers keep windows
@@ -74,14 +74,25 @@ class SessionCache:
         """Rows still to forward, from text position `self.length` on, before a session of `length` tokens goes on."""
         return length - self.length
 
-    def begin(self, rows: int, groups: int) -> None:
-        """Makes room for the next `rows` rows, at most max_rows. groups: query heads per KV head."""
+    def reach(self) -> int:
+        """How many of the next text positions have the same keys evicted: what a tree can be accepted to."""
+        return self.rule.reach(self.length)
+
+    def begin(self, rows: int, groups: int, ancestors: Sequence[int] | None = None) -> None:
+        """Makes room for the next `rows` rows, at most max_rows. groups: query heads per KV head.
+
+        ancestors: for a tree, which rows each of them sees, as a bit mask; parents stand before their children.
+        All see what the first one sees of the committed tokens: rows deeper than `reach` are not to be kept.
+        """
         start, stop = self.length, self.length + rows
+        branches = None if ancestors is None else tree(ancestors, self.layout.device)
+        runs = self._runs(start, stop)
+        if branches is not None:
+            runs = [next(iter(runs))._replace(stop=stop)]
         for sinks in self._sinks:
-            sinks.begin(start, stop, self._runs(start, stop), groups)
+            sinks.begin(start, stop, runs, groups, branches)
         for window in self._windows:
-            window.begin(start, stop, groups)
-        self._rows = rows
+            window.begin(start, stop, groups, branches)
 
     def _runs(self, start: int, stop: int) -> Iterable[Run]:
         """Queries start <= t < stop by what is evicted before them."""
@@ -96,11 +107,13 @@ class SessionCache:
         group, place = self._places[layer]
         return group.attend(place, query, kv, how)
 
-    def commit(self) -> None:
-        """All rows of the step are now part of the session."""
-        self.length += self._rows
+    def commit(self, rows: Sequence[int]) -> None:
+        """These of the step's rows are now part of the session, the others are forgotten: all of them, or of a tree a
+        path from its root.
+        """
         for group in self._groups:
-            group.commit()
+            group.commit(rows)
+        self.length += len(rows)
 
     def roll_back(self, length: int) -> None:
         """Forgets all tokens from text position `length` on; the state is that of a fresh prefill of the rest.

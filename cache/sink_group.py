@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cache.attention import Scores, attend, causal_mask
+from cache.attention import Scores, Tree, attend, causal_mask, tree_mask
 from cache.layout import Layer, Layout
 from cache.rule import Rule, Run
 from cache.slab import Ring, Slab, UndoExhaustedError
@@ -43,6 +43,7 @@ class SinkGroup:
         self._pristine = Slab(layout, len(layers), sizes.sinks)  # the sinks as first computed, at positions 0..S-1
         self._undo = Ring(self._slab, sizes.undo)
         self._mask = partial(causal_mask, dtype=layout.dtype, device=layout.device)
+        self._tree_mask = partial(tree_mask, dtype=layout.dtype, device=layout.device)
         self._evicted = 0  # E of the last committed row: how far the sinks have moved
         self._deepest = 0  # the largest E reached: what the undo ring holds ends there, also after a roll-back
         self._length = 0  # text position of the first row in flight
@@ -52,8 +53,8 @@ class SinkGroup:
         """All memory it has; it never takes more."""
         return [self._slab.all, self._pristine.all, self._undo.all]
 
-    def begin(self, start: int, stop: int, runs: Iterable[Run], groups: int) -> None:
-        """Makes room for text positions start..stop-1, which come in these runs."""
+    def begin(self, start: int, stop: int, runs: Iterable[Run], groups: int, branches: Tree | None) -> None:
+        """Makes room for rows start..stop-1, which come in these runs: one, where they are branches."""
         slab = self._slab
         if slab.origin + stop > slab.rows:
             slab.relocate(self._evicted, start, 0)
@@ -63,7 +64,9 @@ class SinkGroup:
                 run.start - start,
                 run.stop - start,
                 run.evicted,
-                self._mask(run.stop - run.start, run.stop - run.evicted, groups),
+                self._mask(run.stop - run.start, run.stop - run.evicted, groups)
+                if branches is None
+                else self._tree_mask(branches, run.stop - run.evicted, groups),
             )
             for run in runs
         ]
@@ -84,8 +87,9 @@ class SinkGroup:
             mixed.append(attend(query[piece.start : piece.stop], keys, values, piece.mask, how))
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
-    def commit(self) -> None:
-        """The rows are part of the session."""
+    def commit(self, rows: Sequence[int]) -> None:
+        """These of the rows, in this order, are part of the session."""
+        self._slab.keep(self._length, rows)
         self._evicted = self._pieces[-1].evicted
         self._deepest = max(self._deepest, self._evicted)
         self._pieces = []

@@ -1,6 +1,6 @@
 """A linear buffer of keys and values for some of a model's layers, in which evicting moves nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -36,6 +36,14 @@ class Slab:
         """Keys and values [2, kv_heads, stop - first, head_dim] of text positions first..stop-1."""
         rows: Tensor = self.layers[layer][:, :, self.origin + first : self.origin + stop]
         return rows
+
+    def keep(self, position: int, rows: Sequence[int]) -> None:
+        """Moves these of the rows behind a text position, which rise, to stand there one behind the other."""
+        moved = next((place for place, row in enumerate(rows) if place != row), len(rows))
+        if moved < len(rows):
+            first = self.origin + position
+            source = torch.tensor(rows[moved:], device=self.all.device) + first
+            self.all[..., first + moved : first + len(rows), :] = self.all.index_select(3, source)
 
     def relocate(self, first: int, stop: int, row: int) -> None:
         """Moves text positions first..stop-1 so that `first` lies in `row`; all layers at once."""

@@ -1,10 +1,11 @@
 """The layers of a session that keep a sliding window of the model's own, token by token, without sinks."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from torch import Tensor
 
-from cache.attention import Scores, attend, causal_mask
+from cache.attention import Scores, Tree, attend, causal_mask, tree_mask
 from cache.layout import Layout
 from cache.slab import Slab, UndoExhaustedError
 
@@ -19,6 +20,7 @@ class WindowGroup:
         self._window, self._undo = window, undo
         self._slab = Slab(layout, layers, rows)
         self._mask = partial(causal_mask, dtype=layout.dtype, device=layout.device, window=window)
+        self._tree_mask = partial(tree_mask, dtype=layout.dtype, device=layout.device, window=window)
         self._begin = 0  # text position of the first token there is
         self._oldest = 0  # text position of the first row that is still held
         self._start = self._stop = 0  # rows in flight
@@ -29,15 +31,18 @@ class WindowGroup:
         """All memory it has; it never takes more."""
         return [self._slab.all]
 
-    def begin(self, start: int, stop: int, groups: int) -> None:
-        """Makes room for text positions start..stop-1."""
+    def begin(self, start: int, stop: int, groups: int, branches: Tree | None) -> None:
+        """Makes room for rows start..stop-1."""
         slab = self._slab
         if slab.origin + stop > slab.rows:
             self._oldest = max(self._oldest, start - self._window + 1 - self._undo)
             slab.relocate(self._oldest, start, 0)
         self._start, self._stop = start, stop
         self._first = max(self._begin, start - self._window + 1)
-        self._hidden = self._mask(stop - start, stop - self._first, groups)
+        keys = stop - self._first
+        self._hidden = (
+            self._mask(stop - start, keys, groups) if branches is None else self._tree_mask(branches, keys, groups)
+        )
 
     def attend(self, layer: int, query: Tensor, kv: Tensor, how: Scores) -> Tensor:
         """Appends the rows to a layer and attends from each of them."""
@@ -45,8 +50,9 @@ class WindowGroup:
         keys, values = self._slab.view(layer, self._first, self._stop)
         return attend(query, keys, values, self._hidden, how)
 
-    def commit(self) -> None:
-        """The rows are part of the session."""
+    def commit(self, rows: Sequence[int]) -> None:
+        """These of the rows, in this order, are part of the session."""
+        self._slab.keep(self._start, rows)
         self._hidden = None
 
     def check_roll_back(self, length: int) -> None:

@@ -17,6 +17,7 @@ class Slice:
     cache: SessionCache
     tokens: Sequence[int]
     num_logits: int
+    ancestors: Sequence[int] | None = None  # of a tree of drafts: the rows that each row sees, as a bit mask
 
 
 class Step:
@@ -31,9 +32,12 @@ class Step:
         for part in slices:
             first, length = len(tokens), part.cache.length
             tokens.extend(part.tokens)
-            positions.extend(range(length, length + len(part.tokens)))
+            if part.ancestors is None:
+                positions.extend(range(length, length + len(part.tokens)))
+            else:
+                positions.extend(length + mask.bit_count() - 1 for mask in part.ancestors)
             keep.extend(range(len(tokens) - part.num_logits, len(tokens)))
-            part.cache.begin(len(part.tokens), groups)
+            part.cache.begin(len(part.tokens), groups, part.ancestors)
             self._spans.append((part.cache, first, len(tokens)))
         self.tokens = torch.tensor(tokens, device=device)[None]  # [1, rows]
         self.positions = torch.tensor(positions, device=device)[None]  # [1, rows] text positions, int64
@@ -49,5 +53,5 @@ class Step:
 
     def commit(self) -> None:
         """All rows of all sessions are now part of them."""
-        for cache, _, _ in self._spans:
-            cache.commit()
+        for cache, first, stop in self._spans:
+            cache.commit(range(stop - first))

@@ -261,7 +261,7 @@ def test_sinks_do_not_drift_over_a_hundred_thousand_evictions() -> None:
     while cache.length < 100_000 + rule.capacity:
         cache.begin(512, 1)
         cache.attend(0, rows[:, :1, 0], rows, Scores(0.25))
-        cache.commit()
+        cache.commit(range(512))
     (group,) = cache._sinks
     evicted = rule.evicted(cache.length - 1)
     assert evicted > 100_000

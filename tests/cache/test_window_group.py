@@ -66,4 +66,4 @@ def _check_step(session: SessionCache, layout: Layout, rule: Rule, text: list[in
             weights = torch.einsum("hd,jhd->hj", query[row], visible[:, 0]).softmax(-1)
             want = torch.einsum("hj,jhd->hd", weights, visible[:, 1])
             torch.testing.assert_close(got[row], want, rtol=0, atol=1e-12)
-    session.commit()
+    session.commit(range(count))
