@@ -14,7 +14,8 @@ import psutil
 from benchmarks.measure import ids, table
 from cache import sink_group
 from cache.attention import attend
-from decoding.engine import Engine, build
+from decoding.build import build
+from decoding.engine import Engine
 from decoding.options import EngineOptions
 from decoding.turn import Sampling, Turn
 from server import model_files

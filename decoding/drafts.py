@@ -1,6 +1,8 @@
-"""Drafted tokens of one step, merged into a trie below the pending token. No torch."""
+"""Drafted tokens of one step, merged into a trie below the pending token, and where they come from. No torch."""
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 ROOT = 0
 
@@ -45,3 +47,33 @@ class Trie:
         for token in draft:
             node = self.grow(node, token)
         return node
+
+    def cut(self, nodes: int) -> None:
+        """Only the first so many nodes are left."""
+        for node in range(nodes, len(self)):
+            del self._children[self.parents[node], self.tokens[node]]
+        for values in (self.tokens, self.parents, self.ancestors):
+            del values[nodes:]
+
+
+class Source(ABC):
+    """Proposes tokens. What it proposes never changes a text, only how fast it comes."""
+
+    name: ClassVar[str]
+    odds: ClassVar[Sequence[float]]  # what its evidence adds to the log-odds of a token; [0]: that it is silent
+
+    @abstractmethod
+    def propose(self, context: Sequence[int]) -> Iterable[tuple[int, int]]:
+        """Tokens that may follow `context`, each once and the likeliest first, with their evidence.
+
+        context: the latest tokens, drafted ones at its end; at least two.
+        """
+
+    def extend(self, length: int) -> None:  # noqa: B027 - most sources have no use for it
+        """The session now has so many tokens; they are in its array of ids."""
+
+    def truncate(self, length: int) -> None:  # noqa: B027
+        """Only the first so many of the session's tokens are left."""
+
+    def observe(self, token: int, likeliest: Sequence[int]) -> None:  # noqa: B027
+        """What the model found likeliest behind a token, in a row that a step computed."""

@@ -1,57 +1,39 @@
 """The engine: many sessions, one step at a time. Plan, run, settle. Token ids only."""
 
 import logging
-import math
 import time
-from array import array
 from functools import partial
-from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-import torch
-from torch import Tensor
-from transformers import AutoConfig
-
-from cache.layout import Layout
 from cache.policy import POLICIES
-from cache.rule import Rule
 from cache.session_cache import SessionCache
-from cache.slab import UndoExhaustedError
-from decoding.drafts import Trie
-from decoding.errors import ModelRefusedError, NoPlaceError
-from decoding.memory import free_bytes
-from decoding.model import Model, resolve_device, resolve_dtype
-from decoding.options import EngineFacts, EngineOptions
-from decoding.plan import Share, plan
-from decoding.sampling import choose, first_argmax
-from decoding.self_check import self_check
-from decoding.served import SERVED_TYPES, trained_context
+from decoding.acceptance import Tally
+from decoding.budget import Costs
+from decoding.drafting import resolve
+from decoding.errors import NoPlaceError
+from decoding.model import Model
+from decoding.options import EngineFacts
+from decoding.plan import Share, cuts, plan
+from decoding.ranked import Ranked, rank
+from decoding.recycling import WIDTH, Successors
+from decoding.sampling import choose
+from decoding.session import Session
+from decoding.speculator import Speculator
 from decoding.step import Slice, Step
+from decoding.strategy import Draft
 from decoding.turn import Fault, Output, Sampling, Turn
 from decoding.verify import verify
 
 logger = logging.getLogger(__name__)
 
+_FLOOR = 0.02  # a guess that is right less often is not looked at, however cheap rows are
 
-class _Session:
-    """All ids of a conversation; those from cache.length on are still to be forwarded.
 
-    After a step of a running turn that is one: the pending token, which was chosen last and is not cached yet.
-    """
+class Work(NamedTuple):
+    """What a step does for a session; the draft is None where tokens are read and none is chosen."""
 
-    def __init__(self, cache: SessionCache) -> None:
-        self.cache = cache
-        self.ids = array("i")
-        self.turn: Turn | None = None
-        self.generated = 0  # tokens of the running turn
-
-    def num_waiting(self) -> int:
-        return self.cache.waiting(len(self.ids))
-
-    def room(self, max_tokens: int) -> int:
-        """How many of max_tokens can be generated: the last one need not be forwarded."""
-        limit = self.cache.limit
-        return max_tokens if limit is None else min(max_tokens, limit + 1 - len(self.ids))
+    share: Share
+    draft: Draft | None
 
 
 class Engine:
@@ -60,12 +42,15 @@ class Engine:
     Not thread-safe: one caller, who calls `step` while `has_work`.
     """
 
-    def __init__(self, model: Model, facts: EngineFacts) -> None:
+    def __init__(self, model: Model, facts: EngineFacts, costs: Costs) -> None:
         self.facts = facts
+        self.tally = Tally()
+        self.costs = costs
         self._model = model
         self._policy = POLICIES[facts.policy]
-        self._sessions: dict[str, _Session] = {}
-        self._running: dict[str, _Session] = {}  # in order of precedence: whoever was served goes to the end
+        self._successors = Successors(facts.vocab_size)
+        self._sessions: dict[str, Session] = {}
+        self._running: dict[str, Session] = {}  # in order of precedence: whoever was served goes to the end
 
     def open(self, session: str, sinks: int) -> None:
         """Takes a place. sinks: length of the pinned block. Raises NoPlaceError, or ValueError for what cannot be."""
@@ -74,7 +59,12 @@ class Engine:
         if len(self._sessions) >= self.facts.max_sessions:
             raise NoPlaceError(f"all {self.facts.max_sessions} places are taken")
         rule = self._policy.rule(sinks, self.facts.capacity, self.facts.block)
-        self._sessions[session] = _Session(self._new_cache(rule))
+
+        def new_cache() -> SessionCache:
+            return self._policy.new_cache(self._model.layout, rule, max_rows=self.facts.max_rows)
+
+        new_speculator = partial(Speculator, successors=self._successors, tally=self.tally)
+        self._sessions[session] = Session(new_cache, new_speculator)
 
     def start(self, turn: Turn) -> None:
         """Begins a turn of an open session that runs none: its tokens are forwarded behind all that is there.
@@ -82,34 +72,23 @@ class Engine:
         Raises ValueError for what cannot be, and changes nothing then.
         """
         session = self._sessions[turn.session]
-        if not 0 <= min(turn.tokens, default=0) <= max(turn.tokens, default=0) < self.facts.vocab_size:
-            raise ValueError(f"token ids are between 0 and {self.facts.vocab_size - 1}")
-        if session.turn is not None:
-            raise ValueError(f"session {turn.session!r} runs a turn already")
-        if not turn.tokens or turn.max_tokens < 1:
-            raise ValueError("a turn forwards at least one token and generates at least one")
-        length, limit = len(session.ids) + len(turn.tokens), session.cache.limit
-        if limit is not None and length > limit:
-            raise ValueError(f"{length} tokens do not fit into a cache of {limit} that evicts none")
-        session.ids.extend(turn.tokens)
-        session.turn, session.generated = turn, 0
+        for ids in (turn.tokens, turn.prediction):
+            if not 0 <= min(ids, default=0) <= max(ids, default=0) < self.facts.vocab_size:
+                raise ValueError(f"token ids are between 0 and {self.facts.vocab_size - 1}")
+        drafting = self.facts.drafting if turn.drafting is None else resolve(turn.drafting, self.facts.max_rows)
+        session.start(turn, drafting)
         self._running[turn.session] = session
 
     def finish(self, session: str, keep: int) -> int:
         """Ends the session's running turn, if any, and forgets all tokens from text position `keep` on.
 
-        Returns how many are held. A roll-back further than the cache remembers leaves them to be forwarded anew.
+        Returns how many are held.
         """
         state = self._sessions[session]
         if keep < 0:
             raise ValueError(f"cannot keep {keep} tokens")
-        state.turn = None
         self._running.pop(session, None)
-        del state.ids[keep:]
-        try:
-            state.cache.roll_back(min(len(state.ids), state.cache.length))
-        except UndoExhaustedError:
-            state.cache = self._new_cache(state.cache.rule)
+        state.forget(keep)
         return len(state.ids)
 
     def close(self, session: str) -> None:
@@ -129,144 +108,126 @@ class Engine:
 
     def step(self) -> list[Output | Fault]:
         """One forward over the running sessions. After an error none of those it touched runs on; all can go on."""
-        shares = self.plan()
+        work = self.plan()
         try:
-            logits = self.run(shares)
-            return self.settle(shares, logits)
+            ranked = self.run(work)
+            return self.settle(work, ranked)
         except Exception:
-            self._abandon([share.session for share in shares])
+            for share, _ in work:
+                self._abandon(share.session)
             raise
 
-    def plan(self) -> list[Share]:
-        """The rows of the next step."""
-        return plan(((name, state.num_waiting()) for name, state in self._running.items()), self.facts.max_rows)
+    def plan(self) -> list[Work]:
+        """The rows of the next step: what must be forwarded, and in the rows that are left what may save steps."""
+        waiting = ((name, state.num_waiting()) for name, state in self._running.items())
+        shares = plan(waiting, self.facts.max_rows)
+        drafts = self._draft([share.session for share in shares if share.decodes], sum(share.rows for share in shares))
+        return [Work(share, drafts.get(share.session) or Draft() if share.complete else None) for share in shares]
 
-    def run(self, shares: list[Share]) -> Tensor:
-        """Forwards the shares into their caches; logits [complete shares, vocabulary], in their order."""
+    def _draft(self, sessions: list[str], certain: int) -> dict[str, Draft]:
+        """Drafts of the sessions that decode, in a step of `certain` rows without them."""
+        room = self.facts.max_rows - certain
+        drafts: dict[str, Draft] = {}
+        guessing: list[str] = []
+        for name in sessions:
+            state = self._running[name]
+            if state.speculator.budgeted:
+                guessing.append(name)
+            elif room > 0:
+                drafts[name] = state.draft(room + 1, _FLOOR)
+                room -= len(drafts[name]) - 1
+        if guessing and room > 0:
+            certain = self.facts.max_rows - room
+            cached = sum(self._cached(name) for name in sessions) // len(sessions)
+            cost = partial(self.costs, cached=cached, sessions=len(sessions))
+            floor = max(_FLOOR, cost(certain + 1) / cost(certain) - 1)
+            most = min(room, max(8, self.facts.max_rows // len(sessions)))
+            guesses = [self._running[name].draft(most + 1, floor) for name in guessing]
+            counts = cuts([draft.chances[1:] for draft in guesses], certain, room, cost)
+            for name, draft, count in zip(guessing, guesses, counts, strict=True):
+                draft.cut(count + 1)
+                drafts[name] = draft
+        return drafts
+
+    def run(self, work: list[Work]) -> Ranked:
+        """Forwards the shares and drafts; what the logits say behind each row of a draft, session by session."""
         slices = []
-        for share in shares:
+        for share, draft in work:
             state = self._sessions[share.session]
             first = state.cache.length
-            slices.append(Slice(state.cache, state.ids[first : first + share.rows], int(share.complete)))
-        step = Step(slices, self._model.device, self._model.groups)
-        logits = self._model.forward(step)
-        step.commit()
-        return logits
+            tokens = state.ids[first : first + share.rows]
+            if draft is None or len(draft) == 1:
+                slices.append(Slice(state.cache, tokens, 0 if draft is None else 1))
+            else:
+                slices.append(Slice(state.cache, [*tokens, *draft.tokens[1:]], len(draft), draft.ancestors))
+        began = time.perf_counter()
+        ranked = rank(self._model.forward(Step(slices, self._model.device, self._model.groups)), WIDTH)
+        if all(share.decodes for share, _ in work):
+            rows = sum(len(draft) for _, draft in work if draft is not None)
+            cached = sum(self._cached(share.session) for share, _ in work) // len(work)
+            self.costs.observe(rows, cached, len(work), time.perf_counter() - began)
+        return ranked
 
-    def settle(self, shares: list[Share], logits: Tensor) -> list[Output | Fault]:
-        """Chooses and verifies each session's tokens, and ends the turns that are done.
+    def settle(self, work: list[Work], ranked: Ranked) -> list[Output | Fault]:
+        """Chooses and verifies each session's tokens, keeps their rows, and ends the turns that are done.
 
         An error with one session is that session's: the others have been forwarded, and go on.
         """
-        complete = [share.session for share in shares if share.complete]
-        best = first_argmax(logits)
-        largest = logits.gather(-1, best[:, None])[:, 0]  # NaN where any is
-        picks = torch.stack((best.double(), largest.double()), dim=-1).tolist()  # one transfer for all of them
         results: list[Output | Fault] = []
-        for row, name in enumerate(complete):
-            state = self._running.pop(name)
+        first = 0
+        for share, draft in work:
+            state = self._running[share.session]
+            if draft is None:
+                state.cache.commit(range(share.rows))
+                continue
+            part = ranked.part(first, first + len(draft))
+            first += len(draft)
             try:
-                if not math.isfinite(picks[row][1]):
-                    raise ArithmeticError("the model's logits are no numbers")
-                results.append(self._settle(name, state, logits[row:], [int(token) for token, _ in picks[row:]]))
+                results.append(self._settle(share, state, draft, part))
             except Exception as error:
                 logger.exception("A session failed")
-                self._abandon([name])
-                results.append(Fault(session=name, reason=f"{type(error).__name__}: {error}"))
+                self._abandon(share.session)
+                results.append(Fault(session=share.session, reason=f"{type(error).__name__}: {error}"))
         return results
 
-    def _settle(self, name: str, state: _Session, logits: Tensor, best: list[int]) -> Output:
-        """One session's tokens; its rows of the step's logits come first."""
+    def _settle(self, share: Share, state: Session, draft: Draft, ranked: Ranked) -> Output:
+        """One session's tokens."""
         turn = state.turn
         assert turn is not None
-        pick = partial(_pick, turn.sampling, len(state.ids), logits, best)
-        budget = state.room(turn.max_tokens - state.generated)
-        tokens = verify(Trie(), pick, turn.end_ids, budget).tokens
+        pending, room = state.ids[-1], state.room()
+        pick = partial(_pick, turn.sampling, len(state.ids), ranked)
+        verified = verify(draft, pick, turn.end_ids, min(room, state.most()))
+        state.cache.commit(verified.nodes if len(draft) > 1 else range(share.rows))
+        state.speculator.learn(draft, verified, ranked.best, ranked.likeliest, pending)
+        tokens = verified.tokens
         state.ids.extend(tokens)
-        state.generated += len(tokens)
+        del self._running[share.session]
         ended = tokens[-1] in turn.end_ids
-        done = ended or len(tokens) == budget
+        done = ended or len(tokens) == room
         if done:
             state.turn = None
         else:
-            self._running[name] = state
+            self._running[share.session] = state
         finish: Literal["stop", "length"] | None = "stop" if ended else "length" if done else None
-        return Output(session=name, tokens=tokens, length=len(state.ids), finish=finish)
+        return Output(session=share.session, tokens=tokens, length=len(state.ids), finish=finish)
 
-    def _new_cache(self, rule: Rule) -> SessionCache:
-        return self._policy.new_cache(self._model.layout, rule, max_rows=self.facts.max_rows)
+    def _cached(self, session: str) -> int:
+        """Keys that its next query sees."""
+        cache = self._running[session].cache
+        return cache.length - cache.rule.evicted(cache.length)
 
-    def _abandon(self, sessions: list[str]) -> None:
-        """After an error within a step the caches are in doubt: turns end, ids will be forwarded anew."""
-        for session in sessions:
-            self._sessions[session].turn = None
-            self._running.pop(session, None)
-        for session in sessions:
-            state = self._sessions[session]
-            state.cache = self._new_cache(state.cache.rule)
+    def _abandon(self, session: str) -> None:
+        """After an error within a step the cache is in doubt: the turn ends, ids will be forwarded anew."""
+        state = self._sessions[session]
+        state.turn = None
+        self._running.pop(session, None)
+        state.renew()
 
 
-def _pick(sampling: Sampling, position: int, logits: Tensor, best: list[int], node: int, accepted: list[int]) -> int:
-    """The token that a node's row gives behind the accepted ones; `best` holds the argmax of each row of `logits`."""
+def _pick(sampling: Sampling, position: int, ranked: Ranked, node: int, accepted: list[int]) -> int:
+    """The token that a node's row gives behind the accepted ones."""
+    if not ranked.finite[node]:
+        raise ArithmeticError("the model's logits are no numbers")
     if sampling.temperature == 0:
-        return best[node]
-    return choose(logits[node], sampling, position + len(accepted))
-
-
-def build(options: EngineOptions) -> Engine:
-    """Loads the model and resolves every "auto"; raises ModelRefusedError where it cannot be served as asked."""
-    began = time.monotonic()
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    device = resolve_device(options.device)
-    path = Path(options.model)
-    if options.trust_model and AutoConfig.from_pretrained(path).model_type not in SERVED_TYPES:
-        self_check(path, device)
-    model = Model(path, device, resolve_dtype(options.dtype, device), trust=options.trust_model)
-    max_rows = options.max_rows or (2048 if device.type == "cuda" else 128)
-    policy = POLICIES[options.policy]
-    max_sinks = min(options.capacity // 2, options.capacity - options.block) if policy.pins else 0
-    rule = policy.rule(max_sinks, options.capacity, options.block)
-    session_bytes = policy.cache.bytes(model.layout, rule, max_rows=max_rows)
-    trained = trained_context(model.config)
-    if options.capacity > trained:
-        raise ModelRefusedError(f"capacity {options.capacity} is more than the {trained} tokens it was trained on")
-    memory = options.memory_bytes or free_bytes(device) // 2
-    if memory < session_bytes:
-        raise ModelRefusedError(f"a session's cache takes {session_bytes} bytes, and {memory} are there for caches")
-    facts = EngineFacts(
-        model=options.model,
-        model_type=model.config.model_type,
-        layers=_describe(model.layout, options.capacity),
-        device=str(device),
-        dtype=str(model.dtype).removeprefix("torch."),
-        threads=torch.get_num_threads(),
-        policy=options.policy,
-        capacity=options.capacity,
-        block=options.block,
-        max_length=options.capacity if options.policy == "dense" else None,
-        trained_context=trained,
-        max_rows=max_rows,
-        max_sinks=max_sinks,
-        session_bytes=session_bytes,
-        max_sessions=memory // session_bytes,
-        vocab_size=model.config.vocab_size,
-        end_ids=model.end_ids,
-        attention="SDPA, a call per session" + (", packed linears" if model.packed else ""),
-        load_seconds=time.monotonic() - began,
-    )
-    return Engine(model, facts)
-
-
-def _describe(layout: Layout, capacity: int) -> str:
-    """What the layers do, in words."""
-    kinds: dict[str, int] = {}
-    for layer in layout.layers:
-        kept = layer.window is not None and layer.window <= capacity
-        kind = f"keep a window of {layer.window} tokens" if kept else "follow the policy"
-        rotated = 2 * layer.rope.inv_freq.numel() if layer.rope else 0
-        if rotated < layout.head_dim:
-            kind += f" with {rotated} of {layout.head_dim} elements rotated" if rotated else " without rotation"
-        kinds[kind] = kinds.get(kind, 0) + 1
-    heads = f"{layout.kv_heads} key and value head{'s' if layout.kv_heads > 1 else ''} each"
-    return f"{len(layout.layers)}, {heads}: " + "; ".join(f"{count} {kind}" for kind, count in kinds.items())
+        return ranked.best[node]
+    return choose(ranked.logits[node], sampling, position + len(accepted))

@@ -4,11 +4,13 @@ from typing import Literal
 
 import msgspec
 
+from decoding.turn import Drafting
+
 PolicyName = Literal["sinks", "window", "recompute", "dense"]
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Asked for; "auto" (and 0 for sizes) is resolved once, by `decoding.engine.build`, into `EngineFacts`."""
+    """Asked for; "auto" (and 0 for sizes) is resolved once, by `decoding.build.build`, into `EngineFacts`."""
 
     model: str  # a local folder in transformers' format
     device: str = "auto"  # auto, cpu, cuda, cuda:N
@@ -20,6 +22,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     block: int = 64  # B: tokens evicted at a time
     memory_bytes: int = 0  # for all sessions' caches; 0: half of what is free on the device
     max_rows: int = 0  # most rows of one step; 0: by device
+    drafting: Drafting = Drafting()  # of turns that do not say
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +40,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     max_length: int | None  # most tokens of a session; None: there is no end
     trained_context: int
     max_rows: int
+    drafting: Drafting
+    step_seconds: dict[int, float]  # of a step with so many rows and a full cache, as measured
     max_sinks: int  # the largest pinned block a session may have; 0: this policy pins nothing
     session_bytes: int  # memory of one session's cache
     max_sessions: int  # sessions that fit at once

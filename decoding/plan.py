@@ -1,7 +1,9 @@
 """Which session forwards how many tokens in the next step. Integers only, no torch."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
+
+from decoding.budget import worth
 
 
 class Share(NamedTuple):
@@ -10,6 +12,11 @@ class Share(NamedTuple):
     session: str
     rows: int
     complete: bool
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it forwards its pending token, or the one token of its prompt."""
+        return self.complete and self.rows == 1
 
 
 def plan(waiting: Iterable[tuple[str, int]], max_rows: int) -> list[Share]:
@@ -30,3 +37,17 @@ def plan(waiting: Iterable[tuple[str, int]], max_rows: int) -> list[Share]:
             shares.append(Share(session, rows, rows == tokens))
             room -= rows
     return shares
+
+
+def cuts(chances: Sequence[Sequence[float]], certain: int, room: int, cost: Callable[[int], float]) -> list[int]:
+    """How many of its guesses each session forwards: the likeliest of all sessions, as long as they are worth it.
+
+    chances: of each session's guesses, falling; room: most guesses. certain, cost: as `worth` takes them.
+    """
+    ranked = sorted(
+        ((-chance, session, index) for session, own in enumerate(chances) for index, chance in enumerate(own))
+    )[:room]
+    counts = [0] * len(chances)
+    for _, session, _ in ranked[: worth([-unlikely for unlikely, _, _ in ranked], certain, cost)]:
+        counts[session] += 1
+    return counts

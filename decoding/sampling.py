@@ -5,25 +5,13 @@ import math
 import torch
 from torch import Tensor
 
+from decoding.ranked import first_of_largest
 from decoding.turn import Sampling
 
 _TOP = 1000  # top-p ranks so many logits first, and all only where their mass does not reach
 _GOLDEN = 0x9E3779B97F4A7C15  # the constants of splitmix64 (Steele, Lea, Flood, OOPSLA 2014)
 _MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _MASK = 2**64 - 1
-
-
-def first_argmax(logits: Tensor) -> Tensor:
-    """Index of the largest logit of each row, the first one at ties: [rows, vocabulary] to [rows]."""
-    if logits.device.type == "cpu":
-        return logits.argmax(-1)  # the CPU's kernel returns the first
-    return _first_of_largest(logits)
-
-
-def _first_of_largest(logits: Tensor) -> Tensor:
-    """The same where argmax promises no order."""
-    index = torch.arange(logits.shape[-1], device=logits.device)
-    return torch.where(logits == logits.amax(-1, keepdim=True), index, logits.shape[-1]).amin(-1)
 
 
 def choose(logits: Tensor, sampling: Sampling, position: int) -> int:
@@ -33,13 +21,13 @@ def choose(logits: Tensor, sampling: Sampling, position: int) -> int:
     renormalised probability. The order is the field's: temperature, top_k, top_p, min_p.
     """
     if sampling.temperature == 0:
-        return int(first_argmax(logits[None]))
+        return int(first_of_largest(logits[None]))
     logits = logits.to(torch.float64)
     scores = (logits - logits.amax()) / sampling.temperature  # the largest is 0, however small the temperature
     kept = _kept(scores, sampling)
     tokens = torch.arange(scores.numel(), device=scores.device) if kept is None else kept.nonzero()[:, 0]
     noise = gumbel(sampling.seed, position, tokens)
-    return int(tokens[first_argmax((scores[tokens] + noise)[None])])
+    return int(tokens[first_of_largest((scores[tokens] + noise)[None])])
 
 
 def gumbel(seed: int, position: int, tokens: Tensor) -> Tensor:

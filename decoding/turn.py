@@ -15,6 +15,20 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     min_p: float = 0.0  # keep tokens at least min_p times as likely as the most likely one
 
 
+SourceName = Literal["suffix", "recycling", "prediction", "pool"]
+StrategyName = Literal["auto", "lookahead", "jacobi", "autoregressive"]
+
+
+class Drafting(msgspec.Struct, frozen=True, kw_only=True):
+    """How tokens are drafted. Nothing of it changes a text, only how fast it comes. None: the strategy's own size."""
+
+    strategy: StrategyName = "auto"
+    window: int | None = None  # W: columns of the window, the pending token's among them
+    ngram: int | None = None  # N: length of an n-gram; the window has N - 1 rows
+    guesses: int | None = None  # G: most sequences that are verified in a step
+    sources: tuple[SourceName, ...] = ("suffix", "recycling", "prediction", "pool")  # that may be asked for guesses
+
+
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One turn of a session: ids to forward behind all that the session holds, then tokens to generate."""
 
@@ -23,6 +37,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     max_tokens: int  # at most so many generated, >= 1
     end_ids: list[int]  # any of these ends the turn, and is part of the output
+    drafting: Drafting | None = None  # None: the engine's own
+    prediction: list[int] = []  # tokens that the client expects, to draft from
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):

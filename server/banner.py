@@ -49,5 +49,16 @@ def _rows(settings: Settings, facts: EngineFacts) -> list[tuple[str, str]]:
         ("sinks", f"{settings.sinks}, at most {facts.max_sinks:,} tokens" if facts.max_sinks else "none"),
         ("capacity", f"{facts.capacity:,} tokens a session"),
         ("block", f"{facts.block:,} tokens evicted at a time"),
+        ("drafting", _drafting(facts)),
         ("memory", f"{ByteSize(facts.session_bytes).human_readable(separator=' ')} a session"),
     ]
+
+
+def _drafting(facts: EngineFacts) -> str:
+    """Its sizes, or where those are the budget's business what that goes by."""
+    drafting = facts.drafting
+    sizes = {"window": drafting.window, "n-grams of": drafting.ngram, "guesses": drafting.guesses}
+    words = [drafting.strategy, *(f"{name} {size}" for name, size in sizes.items() if size is not None)]
+    shown = {rows: seconds for rows, seconds in facts.step_seconds.items() if rows in (1, 8, 16, 32)}
+    times = ", ".join(f"{1e3 * seconds:.0f}" for seconds in shown.values())
+    return f"{', '.join(words)}; a step of {', '.join(map(str, shown))} rows takes {times} ms"

@@ -15,7 +15,7 @@ from server.template import ChatTemplate, TokenizerError
 def check(settings: Settings) -> int:
     """Prints how the model is served; 1, with the reason, where it is not. Raises `ModelFilesError`."""
     folder: Path = model_files.resolve(settings.model)
-    from decoding.engine import build
+    from decoding.build import build
     from decoding.errors import ModelRefusedError
 
     try:

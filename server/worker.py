@@ -135,9 +135,9 @@ def run(options: EngineOptions, address: str) -> None:
 
 def _build(options: EngineOptions, send: Callable[[FromWorker], None]) -> "Engine | None":
     try:
-        from decoding import engine
+        from decoding.build import build
 
-        built = engine.build(options)
+        built = build(options)
     except Exception as fault:
         logger.debug("The model could not be loaded", exc_info=True)
         send(Refused(_describe(fault)))

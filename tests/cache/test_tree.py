@@ -1,4 +1,4 @@
-"""Trees of drafts in flight: each row equals a prefill of its own path, and what is kept equals never having drafted."""
+"""Trees of drafts in flight: each row equals a prefill of its path, and what is kept equals never having drafted."""
 
 import random
 from pathlib import Path

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, LlamaForCausalLM
 
 from cache.session_cache import SessionCache
-from decoding import engine as engine_module
-from decoding.engine import Engine, build
+from decoding.build import build
+from decoding.engine import Engine
 from decoding.errors import ModelRefusedError, NoPlaceError
 from decoding.options import EngineOptions
 from decoding.step import Step
@@ -342,6 +342,8 @@ def test_facts_are_resolved(engine: Engine) -> None:
     assert facts.max_sinks == 32
     assert facts.dtype == "float32"
     assert facts.max_sessions == 2**28 // facts.session_bytes
-    assert engine_module.build(
-        EngineOptions(model=facts.model, device=facts.device, capacity=64, block=8)
-    ).facts.dtype in ("bfloat16", "float16", "float32")
+    assert build(EngineOptions(model=facts.model, device=facts.device, capacity=64, block=8)).facts.dtype in (
+        "bfloat16",
+        "float16",
+        "float32",
+    )

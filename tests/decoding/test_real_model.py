@@ -9,7 +9,8 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from cache.rule import Rule
 from cache.session_cache import SessionCache
-from decoding.engine import Engine, build
+from decoding.build import build
+from decoding.engine import Engine
 from decoding.model import Model
 from decoding.options import EngineOptions
 from decoding.step import Slice, Step

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding.sampling import _first_of_largest, choose, first_argmax, gumbel
+from decoding.ranked import _first_of_largest, first_of_largest
+from decoding.sampling import choose, gumbel
 from decoding.turn import Sampling
 
 LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -30.0])
@@ -104,7 +105,7 @@ def test_temperature_zero_is_the_first_of_the_largest() -> None:
     assert choose(ties, Sampling(seed=9, temperature=0), 0) == 1
 
 
-@pytest.mark.parametrize("function", [first_argmax, _first_of_largest])
+@pytest.mark.parametrize("function", [first_of_largest, _first_of_largest])
 def test_ties_give_the_first_whatever_the_width(function: Callable[[Tensor], Tensor]) -> None:
     for width in (5, 64, 1000, 49152):
         rows = torch.zeros(9, width)

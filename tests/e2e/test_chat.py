@@ -13,7 +13,7 @@ import torch
 from openai import OpenAI
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from decoding.engine import build
+from decoding.build import build
 from decoding.options import EngineOptions
 from tests.driver import generate
 from tests.e2e.serving import CHAT, MODEL, Server, ask, body_of, receive_until, send

@@ -3,7 +3,7 @@
 from collections import deque
 
 from decoding.options import EngineFacts
-from decoding.turn import Output, Sampling, Turn
+from decoding.turn import Drafting, Output, Sampling, Turn
 from server.messages import Close, Finish, Finished, NoPlace, Open, Start, Step, ToWorker
 from server.request import Request
 from server.scheduler import Scheduler
@@ -15,7 +15,8 @@ def facts(max_sessions: int) -> EngineFacts:
     return EngineFacts(
         model="m", model_type="llama", layers="2", device="cpu", dtype="float32", threads=1, policy="sinks",
         capacity=64, block=8, max_length=None,
-        trained_context=64, max_rows=8, max_sinks=32, session_bytes=1, max_sessions=max_sessions, vocab_size=9,
+        trained_context=64, max_rows=8, drafting=Drafting(), step_seconds={},
+        max_sinks=32, session_bytes=1, max_sessions=max_sessions, vocab_size=9,
         end_ids=[0], attention="none", load_seconds=0.0,
     )  # fmt: skip
 

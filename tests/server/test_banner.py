@@ -4,6 +4,7 @@ import msgspec
 from rich.console import Console
 
 from decoding.options import EngineFacts
+from decoding.turn import Drafting
 from server.banner import start_up_table
 from server.settings import Settings
 
@@ -20,6 +21,8 @@ FACTS = EngineFacts(
     max_length=None,
     trained_context=8192,
     max_rows=256,
+    drafting=Drafting(),
+    step_seconds={1: 0.025, 8: 0.0284, 16: 0.0351},
     max_sinks=512,
     session_bytes=25 << 20,
     max_sessions=160,
@@ -48,6 +51,7 @@ def test_shows_what_auto_came_to() -> None:
         "sinks pinned, at most 512 tokens",
         "capacity 1,024 tokens a session",
         "block 64 tokens evicted at a time",
+        "drafting auto; a step of 1, 8, 16 rows takes 25, 28, 35 ms",
         "memory 25.0 MiB a session",
         "sessions 160 fit, 8 decoded at once",
         "loaded in 1.2 s",

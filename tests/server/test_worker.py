@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from decoding import engine, sampling
+from decoding.build import build
 from decoding.options import EngineOptions
 from decoding.turn import Sampling, Turn
 from server.messages import Close, Failed, Finish, Finished, FromWorker, NoPlace, Open, Start, Step
@@ -17,12 +18,12 @@ Rig = tuple[Worker, engine.Engine, list[FromWorker]]
 @pytest.fixture
 def rig(tiny_model: Path) -> Rig:
     """A worker with one place, its engine, and what it has sent."""
-    facts = engine.build(EngineOptions(model=str(tiny_model), dtype="float32", capacity=64, block=8)).facts
+    facts = build(EngineOptions(model=str(tiny_model), dtype="float32", capacity=64, block=8)).facts
     options = EngineOptions(
         model=str(tiny_model), dtype="float32", capacity=64, block=8, memory_bytes=facts.session_bytes * 2
     )
     sent: list[FromWorker] = []
-    built = engine.build(options)
+    built = build(options)
     return Worker(built, sent.append), built, sent
 
 

@@ -1,0 +1,91 @@
+"""What a session drafts from, turn after turn. No torch."""
+
+from collections.abc import MutableSequence, Sequence
+
+from decoding.acceptance import Acceptance, Tally
+from decoding.drafts import Source
+from decoding.guesses import CONTEXT, Guesses, Guessing
+from decoding.pool import Pool
+from decoding.prediction import Prediction
+from decoding.recycling import Successors
+from decoding.strategy import Autoregressive, Draft, Limits, Strategy
+from decoding.suffix import Suffixes
+from decoding.turn import Drafting, Turn
+from decoding.verify import Verified
+from decoding.window import Jacobi, Lookahead, Window
+
+
+class Speculator:
+    """A session's own sources, what it has learnt of their success, and the strategy of its running turn."""
+
+    def __init__(self, ids: MutableSequence[int], successors: Successors, tally: Tally) -> None:
+        """ids: all tokens of the session, which others append to; successors: shared by sessions."""
+        self._ids = ids
+        self._successors = successors
+        self._tally = tally
+        self._suffixes: Suffixes | None = None
+        self._pool: Pool | None = None
+        self._acceptances: dict[tuple[str, ...], Acceptance] = {}
+        self._sources: list[Source] = []
+        self._strategy: Strategy = Autoregressive()
+
+    def begin(self, turn: Turn, drafting: Drafting) -> None:
+        """A turn whose tokens are in the ids. drafting: resolved sizes."""
+        self._sources = []
+        if drafting.strategy in ("auto", "lookahead"):
+            self._sources = self._asked(turn, drafting)
+        names = tuple(source.name for source in self._sources)
+        acceptance = self._acceptances.setdefault(
+            names, Acceptance([type(source) for source in self._sources], self._tally)
+        )
+        guesses = Guesses(self._sources, acceptance, turn.end_ids)
+        match drafting:
+            case Drafting(strategy="auto"):
+                self._strategy = Guessing(guesses)
+            case Drafting(strategy="lookahead", window=int(width), ngram=int(ngram), guesses=int(most)):
+                window = Window(width, ngram, self._ids)
+                self._strategy = Lookahead(window, self._pool or Pool(), guesses, ngram, most)
+            case Drafting(strategy="jacobi", window=int(width)):
+                self._strategy = Jacobi(width, self._ids, self._tally)
+            case _:
+                self._strategy = Autoregressive()
+
+    @property
+    def budgeted(self) -> bool:
+        """Whether a draft may be cut to any number of its nodes."""
+        return self._strategy.budgeted
+
+    def draft(self, limits: Limits) -> Draft:
+        """For the next step; the pending token is the last of the ids."""
+        for source in self._sources:
+            source.extend(len(self._ids))
+        return self._strategy.draft(self._ids[-CONTEXT:], limits)
+
+    def learn(
+        self, draft: Draft, verified: Verified, best: Sequence[int], likeliest: Sequence[Sequence[int]], pending: int
+    ) -> None:
+        """best, likeliest: the model's greedy choice, and what else it found likely, behind each node."""
+        self._strategy.learn(draft, verified, best)
+        for source in self._sources:
+            source.observe(pending, likeliest[0])
+            for node in range(1, len(draft)):
+                source.observe(draft.tokens[node], likeliest[node])
+
+    def truncate(self, length: int) -> None:
+        """Only the first so many ids are left; they are still all there."""
+        if self._suffixes is not None:
+            self._suffixes.truncate(length)
+
+    def _asked(self, turn: Turn, drafting: Drafting) -> list[Source]:
+        sources: list[Source] = []
+        if "suffix" in drafting.sources:
+            self._suffixes = self._suffixes or Suffixes(self._ids)
+            sources.append(self._suffixes)
+        if "recycling" in drafting.sources:
+            sources.append(self._successors)
+        if "pool" in drafting.sources and drafting.strategy == "lookahead":
+            self._pool = self._pool or Pool()
+            sources.append(self._pool)
+        if "prediction" in drafting.sources and turn.prediction:
+            sources.append(Prediction(self._ids[-2:], turn.prediction))
+        return sources
