@@ -1,11 +1,12 @@
 """Attention of a few query rows over one contiguous slice of keys."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+
+from cache.span import Span
 
 
 class Scores(NamedTuple):
@@ -17,73 +18,40 @@ class Scores(NamedTuple):
     window: int | None = None  # most keys that a query sees; the cache knows it from the layout
 
 
-MAX_TREE_ROWS = 128  # so that its bit masks are of fixed size
-
-
-class Tree(NamedTuple):
-    """Rows of one step that continue the committed tokens in several ways at once."""
-
-    visible: Tensor  # [rows, rows] bool: whether a row sees another: its ancestors and itself
-    depths: Tensor  # [rows] int64: its distance from the root, in rows and in text positions
-
-
-def tree(ancestors: Sequence[int], device: torch.device) -> Tree:
-    """ancestors: a bit mask for each row, with bit j set where it sees row j: those on its path, and itself."""
-    rows = len(ancestors)
-    if rows > MAX_TREE_ROWS:
-        raise ValueError(f"a tree has at most {MAX_TREE_ROWS} rows, not {rows}")
-    packed = bytearray().join(mask.to_bytes(MAX_TREE_ROWS // 8, "little") for mask in ancestors)
-    octets = torch.frombuffer(packed, dtype=torch.uint8).view(rows, -1, 1)
-    visible = (octets >> torch.arange(8, dtype=torch.uint8)).bitwise_and(1).view(rows, -1)[:, :rows].bool()
-    return Tree(visible.to(device), (visible.sum(-1) - 1).to(device))
-
-
-def tree_mask(
-    branches: Tree, keys: int, groups: int, dtype: torch.dtype, device: torch.device, window: int | None = None
-) -> Tensor:
-    """Additive mask [groups * rows, keys] for rows of a tree, which are the last of `keys`.
-
-    window: most keys that a query sees, itself included.
-    """
-    rows = len(branches.visible)
-    mask = torch.zeros(rows, keys, dtype=dtype, device=device)
-    mask[:, keys - rows :].masked_fill_(~branches.visible, float("-inf"))
-    if window is not None:
-        places = torch.cat((torch.arange(rows - keys, 0, device=device), branches.depths))  # before the root: below 0
-        mask.masked_fill_(places <= branches.depths[:, None] - window, float("-inf"))
-    return mask.repeat(groups, 1)
-
-
-def causal_mask(
-    rows: int, keys: int, groups: int, dtype: torch.dtype, device: torch.device, window: int | None = None
-) -> Tensor | None:
-    """Additive mask [groups * rows, keys] for queries that are the last `rows` of `keys`; None where all is visible.
-
-    window: most keys that a query sees, itself included.
-    """
-    if rows == 1 and (window is None or keys <= window):
-        return None
-    mask = torch.full((rows, keys), float("-inf"), dtype=dtype, device=device)
-    hidden = mask.triu(keys - rows + 1)
-    if window is not None:
-        hidden = hidden + mask.tril(keys - rows - window)
-    return hidden.repeat(groups, 1)
-
-
-def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, how: Scores) -> Tensor:
+def attend(query: Tensor, keys: Tensor, values: Tensor, span: Span, how: Scores) -> Tensor:
     """Attention of query [rows, query_heads, head_dim] over keys and values [kv_heads, keys, head_dim].
 
     The query heads that share a KV head are folded into rows: one query row through SDPA's own grouping costs
-    five to eight times as much on a CPU. mask: [groups * rows, keys], added to the scores.
+    five to eight times as much on a CPU.
     """
+    if span.tile:
+        return _attend_in_tiles(query, keys, values, span, how)
     rows, query_heads, head_dim = query.shape
     kv_heads = keys.shape[0]
     folded = query.transpose(0, 1).reshape(1, kv_heads, -1, head_dim)
     if how.softcap is None and how.sink_logits is None:
-        out = scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=mask, scale=how.scaling)
+        out = scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=span.mask, scale=how.scaling)
     else:
-        out = _attend_by_hand(folded[0], keys, values, mask, how)
+        out = _attend_by_hand(folded[0], keys, values, span.mask, how)
     return out.view(query_heads, rows, head_dim).transpose(0, 1)
+
+
+def _attend_in_tiles(query: Tensor, keys: Tensor, values: Tensor, span: Span, how: Scores) -> Tensor:
+    """Each tile is an entry of a batch; the last one is filled up with copies of a row."""
+    rows, query_heads, head_dim = query.shape
+    kv_heads, tiles = keys.shape[0], -(-rows // span.tile)
+    if missing := tiles * span.tile - rows:
+        query = torch.cat((query, query[-1:].expand(missing, -1, -1)))
+    folded = query.reshape(tiles, span.tile, kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    out = scaled_dot_product_attention(
+        folded,
+        keys[None].expand(tiles, -1, -1, -1),
+        values[None].expand(tiles, -1, -1, -1),
+        attn_mask=span.mask,
+        scale=how.scaling,
+    )
+    unfolded = out.view(tiles, query_heads, span.tile, head_dim).transpose(1, 2)
+    return unfolded.reshape(-1, query_heads, head_dim)[:rows]
 
 
 def _attend_by_hand(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, how: Scores) -> Tensor:

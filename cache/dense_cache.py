@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from cache.attention import MAX_TREE_ROWS
 from cache.layout import Layout
 from cache.rule import Rule
 from cache.session_cache import SessionCache
 from cache.sink_group import Sizes
+from cache.tree import MAX_TREE_ROWS
 
 
 class DenseCache(SessionCache):

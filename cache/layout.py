@@ -24,6 +24,7 @@ class Layout:
     head_dim: int
     dtype: torch.dtype
     device: torch.device
+    exact: bool = False  # attention takes calls of fixed shapes, so that a row keeps its bits in any company
 
     @property
     def token_bytes(self) -> int:

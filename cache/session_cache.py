@@ -4,10 +4,12 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from cache.attention import Scores, tree
+from cache.attention import Scores
 from cache.layout import Layer, Layout
 from cache.rule import Rule, Run
 from cache.sink_group import SinkGroup, Sizes
+from cache.span import TILE_KEYS
+from cache.tree import tree
 from cache.window_group import WindowGroup
 
 
@@ -63,7 +65,7 @@ class SessionCache:
         rows = 0
         for window, members in _grouped(layout, rule).items():
             each = sum(cls._sizes(rule, max_rows)) if window is None else cls._window_rows(rule, window, max_rows)
-            rows += len(members) * each
+            rows += len(members) * (each + TILE_KEYS)
         return layout.token_bytes * rows
 
     def tensors(self) -> list[Tensor]:

@@ -7,10 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cache.attention import Scores, Tree, attend, causal_mask, tree_mask
+from cache.attention import Scores, attend
 from cache.layout import Layer, Layout
 from cache.rule import Rule, Run
 from cache.slab import Ring, Slab, UndoExhaustedError
+from cache.span import TILE_KEYS, Shape, Span, branches, causal, tiled
+from cache.tree import Tree
 
 
 class Sizes(NamedTuple):
@@ -19,15 +21,6 @@ class Sizes(NamedTuple):
     rows: int  # of the slab: the window and room behind it
     sinks: int
     undo: int  # of the ring
-
-
-class _Piece(NamedTuple):
-    """In-flight rows start..stop-1 that share one E, and their mask."""
-
-    start: int
-    stop: int
-    evicted: int
-    mask: Tensor | None
 
 
 class SinkGroup:
@@ -39,37 +32,38 @@ class SinkGroup:
     def __init__(self, layout: Layout, layers: Sequence[Layer], rule: Rule, sizes: Sizes) -> None:
         self._rule = rule
         self._ropes = [layer.rope for layer in layers]
-        self._slab = Slab(layout, len(layers), sizes.rows)
+        self._layout = layout
+        self._slab = Slab(layout, len(layers), sizes.rows, spare=TILE_KEYS)
         self._pristine = Slab(layout, len(layers), sizes.sinks)  # the sinks as first computed, at positions 0..S-1
         self._undo = Ring(self._slab, sizes.undo)
-        self._mask = partial(causal_mask, dtype=layout.dtype, device=layout.device)
-        self._tree_mask = partial(tree_mask, dtype=layout.dtype, device=layout.device)
         self._evicted = 0  # E of the last committed row: how far the sinks have moved
         self._deepest = 0  # the largest E reached: what the undo ring holds ends there, also after a roll-back
         self._length = 0  # text position of the first row in flight
-        self._pieces: list[_Piece] = []
+        self._spans: list[Span] = []
 
     def tensors(self) -> list[Tensor]:
         """All memory it has; it never takes more."""
         return [self._slab.all, self._pristine.all, self._undo.all]
 
-    def begin(self, start: int, stop: int, runs: Iterable[Run], groups: int, branches: Tree | None) -> None:
-        """Makes room for rows start..stop-1, which come in these runs: one, where they are branches."""
+    def begin(self, start: int, stop: int, runs: Iterable[Run], groups: int, tree: Tree | None) -> None:
+        """Makes room for rows start..stop-1, which come in these runs: one, where they are a tree."""
         slab = self._slab
         if slab.origin + stop > slab.rows:
             slab.relocate(self._evicted, start, 0)
         self._length = start
-        self._pieces = [
-            _Piece(
-                run.start - start,
-                run.stop - start,
-                run.evicted,
-                self._mask(run.stop - run.start, run.stop - run.evicted, groups)
-                if branches is None
-                else self._tree_mask(branches, run.stop - run.evicted, groups),
-            )
-            for run in runs
-        ]
+        shape = Shape(groups, self._layout.dtype, self._layout.device)
+        self._spans = []
+        for run in runs:
+            if self._layout.exact:
+                chain = run.stop if tree is None else start + tree.chain
+                self._spans += tiled(run.start, chain, partial(_always, run.evicted), shape, length=start)
+                if tree is not None and chain < stop:
+                    self._spans.append(branches(tree, tree.chain, run.evicted, shape, length=start))
+            elif tree is None:
+                self._spans.append(causal(run.start, run.stop, run.evicted, shape, length=start))
+            else:
+                self._spans.append(branches(tree, 0, run.evicted, shape, length=start))
+        slab.clear(max(span.last for span in self._spans))
 
     def attend(self, layer: int, query: Tensor, kv: Tensor, how: Scores) -> Tensor:
         """Appends the rows to a layer and attends from each of them.
@@ -79,20 +73,20 @@ class SinkGroup:
         slab, length, evicted = self._slab, self._length, self._evicted
         slab.put(layer, length, kv)
         mixed = []
-        for piece in self._pieces:
-            if piece.evicted != evicted:
-                self._evict(layer, evicted, piece.evicted)
-                evicted = piece.evicted
-            keys, values = slab.view(layer, evicted, length + piece.stop)
-            mixed.append(attend(query[piece.start : piece.stop], keys, values, piece.mask, how))
+        for span in self._spans:
+            if span.first != evicted:
+                self._evict(layer, evicted, span.first)
+                evicted = span.first
+            keys, values = slab.view(layer, evicted, span.last)
+            mixed.append(attend(query[span.start : span.stop], keys, values, span, how))
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
     def commit(self, rows: Sequence[int]) -> None:
         """These of the rows, in this order, are part of the session."""
         self._slab.keep(self._length, rows)
-        self._evicted = self._pieces[-1].evicted
+        self._evicted = self._spans[-1].first
         self._deepest = max(self._deepest, self._evicted)
-        self._pieces = []
+        self._spans = []
 
     def check_roll_back(self, length: int) -> None:
         """Raises UndoExhaustedError where the ring does not reach so far back."""
@@ -135,3 +129,8 @@ class SinkGroup:
         placed = self._slab.view(layer, evicted, evicted + self._rule.sinks)
         placed[0] = keys if rope is None else rope.advance(keys, evicted)
         placed[1] = values
+
+
+def _always(first: int, _: int) -> int:
+    """The first key of a query, whichever it is."""
+    return first

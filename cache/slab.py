@@ -19,10 +19,14 @@ class Slab:
     goes up. At the buffer's end the rows that are kept move to its front.
     """
 
-    def __init__(self, layout: Layout, layers: int, rows: int) -> None:
+    _AHEAD = 256  # rows are cleared so many at a time
+
+    def __init__(self, layout: Layout, layers: int, rows: int, spare: int = 0) -> None:
+        """spare: rows behind the last one that are read, too, and masked."""
         self.rows = rows
         self.origin = 0  # row of text position 0; below 0 once the rows have moved to the front
-        size = (layers, 2, layout.kv_heads, rows, layout.head_dim)
+        self._cleared = 0  # rows that hold numbers, if only old ones
+        size = (layers, 2, layout.kv_heads, rows + spare, layout.head_dim)
         self.all = torch.empty(size, dtype=layout.dtype, device=layout.device)
         # [2, kv_heads, rows, head_dim] per layer, once: indexing at each call costs as much as a small kernel
         self.layers = list(self.all)
@@ -31,6 +35,14 @@ class Slab:
         """Writes rows [count, 2, kv_heads, head_dim] from a text position on."""
         row = self.origin + position
         self.layers[layer][:, :, row : row + len(kv)] = kv.permute(1, 2, 0, 3)
+
+    def clear(self, stop: int) -> None:
+        """Rows before a text position may be read: a weight of zero does not hide what is no number."""
+        row = self.origin + stop
+        if row > self._cleared:
+            ahead = min(row + self._AHEAD, self.all.shape[3])
+            self.all[..., self._cleared : ahead, :] = 0
+            self._cleared = ahead
 
     def view(self, layer: int, first: int, stop: int) -> Tensor:
         """Keys and values [2, kv_heads, stop - first, head_dim] of text positions first..stop-1."""

@@ -13,6 +13,7 @@ from decoding.budget import ROWS, Costs, measure
 from decoding.drafting import DraftingError, resolve
 from decoding.engine import Engine
 from decoding.errors import ModelRefusedError
+from decoding.exactness import make_exact
 from decoding.memory import free_bytes
 from decoding.model import Model, resolve_device, resolve_dtype
 from decoding.options import EngineFacts, EngineOptions
@@ -36,6 +37,9 @@ def build(options: EngineOptions) -> Engine:
     if options.trust_model and AutoConfig.from_pretrained(path).model_type not in SERVED_TYPES:
         self_check(path, device)
     model = Model(path, device, resolve_dtype(options.dtype, device), trust=options.trust_model)
+    inexact = "it was asked to be fast" if options.exact == "fast" else make_exact(model)
+    if inexact and options.exact == "bits":
+        raise ModelRefusedError(f"its bits cannot be kept equal: {inexact}")
     max_rows = options.max_rows or (2048 if device.type == "cuda" else 128)
     policy = POLICIES[options.policy]
     max_sinks = min(options.capacity // 2, options.capacity - options.block) if policy.pins else 0
@@ -55,6 +59,7 @@ def build(options: EngineOptions) -> Engine:
     facts = EngineFacts(
         model=options.model,
         model_type=model.config.model_type,
+        exact="fast" if inexact else "bits",
         layers=_describe(model.layout, options.capacity),
         device=str(device),
         dtype=str(model.dtype).removeprefix("torch."),

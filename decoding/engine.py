@@ -196,7 +196,7 @@ class Engine:
         assert turn is not None
         pending, room = state.ids[-1], state.room()
         pick = partial(_pick, turn.sampling, len(state.ids), ranked)
-        verified = verify(draft, pick, turn.end_ids, min(room, state.most()))
+        verified = verify(draft, pick, turn.end_ids, min(room, state.most()), chain=state.cache.layout.exact)
         state.cache.commit(verified.nodes if len(draft) > 1 else range(share.rows))
         state.speculator.learn(draft, verified, ranked.best, ranked.likeliest, pending)
         tokens = verified.tokens

@@ -34,6 +34,8 @@ class Guesses:
 
         sequences: most paths that they may form; None: as many as come.
         """
+        if limits.chain:
+            sequences = 1 if sequences is None else min(sequences, 1)
         heap: list[_Guess] = []
         tips: set[int] = set()  # last nodes of sequences
         self._expand(heap, draft, ROOT, list(context[-CONTEXT:]), 1.0, limits)

@@ -117,7 +117,7 @@ class Model:
         self.config = config
         self.device, self.dtype = device, dtype
         frequencies = [turns for rotary in rotaries for turns in rotary.frequencies.values()]
-        self.layout, self.groups = probe(model, config.num_hidden_layers, frequencies, dtype)
+        self.layout, self.groups, self.plain_scores = probe(model, config.num_hidden_layers, frequencies, dtype)
         self.end_ids = _end_ids(path, config)
 
     def forward(self, step: Step) -> Tensor:

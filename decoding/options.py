@@ -6,6 +6,7 @@ import msgspec
 
 from decoding.turn import Drafting
 
+Exactness = Literal["auto", "bits", "fast"]  # bits: a text is the same whatever was drafted, in any batch, bit for bit
 PolicyName = Literal["sinks", "window", "recompute", "dense"]
 
 
@@ -15,6 +16,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     model: str  # a local folder in transformers' format
     device: str = "auto"  # auto, cpu, cuda, cuda:N
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    exact: Exactness = "auto"
     trust_model: bool = False  # serve a type that the tests do not prove, where it passes its self-check
     threads: int = 0  # CPU threads of the worker; 0: as many as the process has cores
     policy: PolicyName = "sinks"
@@ -30,6 +32,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     model_type: str
+    exact: Literal["bits", "fast"]
     layers: str  # what they do with keys, in words
     device: str
     dtype: str

@@ -49,6 +49,7 @@ class Findings(NamedTuple):
 
     layout: Layout
     groups: int  # query heads per KV head
+    plain_scores: bool  # whether attention is all that SDPA knows
 
 
 def probe(model: nn.Module, num_layers: int, frequencies: Sequence[Tensor], dtype: torch.dtype) -> Findings:
@@ -81,7 +82,8 @@ def probe(model: nn.Module, num_layers: int, frequencies: Sequence[Tensor], dtyp
     if len(shapes) > 1:
         raise ModelRefusedError("its layers have unlike numbers or sizes of heads")
     ((query_heads, (_, kv_heads, head_dim)),) = shapes
-    return Findings(Layout(tuple(layers), kv_heads, head_dim, dtype, device), query_heads // kv_heads)
+    plain = all(call.how.softcap is None and call.how.sink_logits is None for call in first.values())
+    return Findings(Layout(tuple(layers), kv_heads, head_dim, dtype, device), query_heads // kv_heads, plain)
 
 
 def _layer(index: int, calls: Sequence[dict[int, _Call]], ropes: Sequence[Rope], dtype: torch.dtype) -> Layer:

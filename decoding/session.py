@@ -56,7 +56,7 @@ class Session:
 
     def draft(self, rows: int, floor: float) -> Draft:
         """Guesses behind the pending token."""
-        return self.speculator.draft(Limits(rows, self.most() - 1, floor))
+        return self.speculator.draft(Limits(rows, self.most() - 1, floor, self.cache.layout.exact))
 
     def forget(self, keep: int) -> None:
         """Ends the turn, and all tokens from text position `keep` on are gone.

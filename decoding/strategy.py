@@ -37,6 +37,7 @@ class Limits(NamedTuple):
     rows: int  # most nodes, the root among them
     depth: int  # most tokens of a guess that can be accepted
     floor: float  # a guess whose chance is below it is not worth its row
+    chain: bool = False  # only a chain of nodes right behind the root can be accepted
 
 
 class Strategy(ABC):

@@ -73,11 +73,12 @@ class Lookahead(Strategy):
         draft = Draft()
         self._pending = context[-1]
         self._placed = self._window.size <= limits.rows
+        beside = self._window.size - 1 if self._placed else 0
+        rows = min(limits.rows - beside, 1 + self._most * self._length)
+        depth = min(limits.depth, self._length)
+        self._guesses.grow(draft, context, limits._replace(rows=rows, depth=depth, floor=0.0), self._most)
         if self._placed:
             self._window.place(draft)
-        rows = min(limits.rows, len(draft) + self._most * self._length)
-        depth = min(limits.depth, self._length)
-        self._guesses.grow(draft, context, Limits(rows, depth, 0.0), self._most)
         return draft
 
     def learn(self, draft: Draft, verified: Verified, best: Sequence[int]) -> None:

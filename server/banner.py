@@ -6,6 +6,11 @@ from rich.table import Table
 from decoding.options import EngineFacts
 from server.settings import Settings
 
+_EXACT = {
+    "bits": "texts are the same whatever is drafted and in any batch, to the bit",
+    "fast": "texts may differ at near-ties by what is drafted and by the batch",
+}
+
 
 def start_up_table(settings: Settings, facts: EngineFacts) -> Table:
     """What the server runs with."""
@@ -43,7 +48,7 @@ def _rows(settings: Settings, facts: EngineFacts) -> list[tuple[str, str]]:
     return [
         ("model", f"{settings.public_model_name} ({facts.model_type}, trained on {facts.trained_context:,} tokens)"),
         ("layers", facts.layers),
-        ("dtype", facts.dtype),
+        ("dtype", f"{facts.dtype}; {_EXACT[facts.exact]}"),
         ("device", f"{facts.device}{threads}; attention: {facts.attention}"),
         ("policy", facts.policy + ("" if "follow the policy" in facts.layers else ", which no layer follows")),
         ("sinks", f"{settings.sinks}, at most {facts.max_sinks:,} tokens" if facts.max_sinks else "none"),

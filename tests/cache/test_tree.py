@@ -1,6 +1,7 @@
 """Trees of drafts in flight: each row equals a prefill of its path, and what is kept equals never having drafted."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cache.attention import MAX_TREE_ROWS, causal_mask, tree, tree_mask
 from cache.policy import POLICIES, Policy
 from cache.rule import Rule
 from cache.session_cache import SessionCache
+from cache.span import Shape, branches, causal
+from cache.tree import MAX_TREE_ROWS, tree
 from decoding.drafts import ROOT, Trie
 from decoding.model import Model
 from decoding.step import Slice, Step
@@ -23,13 +25,16 @@ MAX_ROWS = 40
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module", params=["llama", "native windows"])
+@pytest.fixture(scope="module", params=["llama", "native windows", "llama, exact", "native windows, exact"])
 def model(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    if request.param == "llama":
-        return Model(tiny_model, CPU, torch.float64)
-    folder = tmp_path_factory.mktemp("family")
-    build(FAMILIES["qwen2, window 9"].config).save_pretrained(folder)
-    return Model(folder, CPU, torch.float64)
+    exact = "exact" in request.param
+    folder = tiny_model
+    if "llama" not in request.param:
+        folder = tmp_path_factory.mktemp("family")
+        build(FAMILIES["qwen2, window 9"].config).save_pretrained(folder)
+    model = Model(folder, CPU, torch.float64)
+    model.layout = replace(model.layout, exact=exact)
+    return model
 
 
 def draw_trie(data: st.DataObject, nodes: int) -> Trie:
@@ -119,11 +124,14 @@ def test_cached_tensors_after_a_branch_equal_a_prefill(model: Model) -> None:
 def test_a_chain_is_masked_as_causal_rows_are() -> None:
     chain = tree([(1 << count) - 1 for count in range(1, 6)], CPU)
     assert chain.depths.tolist() == [0, 1, 2, 3, 4]
+    shape = Shape(2, torch.float32, CPU)
     for window in (None, 1, 3, 7, 100):
-        got = tree_mask(chain, 12, 2, torch.float32, CPU, window)
-        want = causal_mask(5, 12, 2, torch.float32, CPU, window)
-        assert want is not None
-        assert torch.equal(got, want)
+        got = branches(chain, 0, 4, shape, length=11, window=window)
+        want = causal(11, 16, 4, shape, length=11, window=window)
+        assert got.mask is not None
+        assert want.mask is not None
+        assert torch.equal(got.mask, want.mask)
+        assert got[:4] == want[:4] == (0, 5, 4, 16)
 
 
 def test_a_tree_of_more_rows_than_there_are_bits_is_refused() -> None:

@@ -11,6 +11,7 @@ from server.settings import Settings
 FACTS = EngineFacts(
     model="/models/a",
     model_type="llama",
+    exact="bits",
     layers="30, 3 key and value heads each: 30 follow the policy",
     device="cpu",
     dtype="bfloat16",
@@ -45,7 +46,7 @@ def test_shows_what_auto_came_to() -> None:
     assert lines == [
         "model SmolLM2-135M-Instruct (llama, trained on 8,192 tokens)",
         "layers 30, 3 key and value heads each: 30 follow the policy",
-        "dtype bfloat16",
+        "dtype bfloat16; texts are the same whatever is drafted and in any batch, to the bit",
         "device cpu, 2 threads; attention: folded SDPA",
         "policy sinks",
         "sinks pinned, at most 512 tokens",
