@@ -92,7 +92,7 @@ class Suffixes(Source):
                 break
             if ids[place] == last and ids[place - 1] == before:
                 length = 2
-                while length < longest and length < place - first and ids[place - length] == context[-1 - length]:
+                while length < longest and length <= place - first and ids[place - length] == context[-1 - length]:
                     length += 1
                 found.append((length, place))
                 if length == longest:

@@ -1,0 +1,360 @@
+"""Whatever is drafted, the text is that of plain decoding: the engine on a tiny model, in float32, and the law."""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from decoding.budget import Costs
+from decoding.build import build
+from decoding.drafting import DraftingError, num_rows, resolve
+from decoding.drafts import ROOT, Trie
+from decoding.engine import Engine
+from decoding.errors import ModelRefusedError
+from decoding.options import EngineOptions
+from decoding.sampling import choose
+from decoding.turn import Drafting, Output, Sampling, SourceName, Turn
+from decoding.verify import Verified, verify
+from tests.driver import GREEDY
+
+CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"))
+CHEAP = Costs([1, 128], [1, 2], [[1.0, 1.1], [1.0, 1.1]])  # rows cost next to nothing
+PLAIN = Drafting(strategy="autoregressive")
+PHRASE = random.Random(5).choices(range(3, 259), k=12)
+PROMPTS = [[7], [7, 8], PHRASE * 3, random.Random(1).choices(range(3, 259), k=70)]
+SAMPLINGS = [GREEDY, Sampling(seed=3, temperature=0.5), Sampling(seed=4, temperature=1.0, top_p=0.9, min_p=0.02)]
+ALL: tuple[SourceName, ...] = ("suffix", "recycling", "prediction", "pool")
+
+
+def lookahead(window: int, ngram: int, guesses: int, sources: tuple[SourceName, ...] = ALL) -> Drafting:
+    return Drafting(strategy="lookahead", window=window, ngram=ngram, guesses=guesses, sources=sources)
+
+
+DRAFTINGS = [
+    Drafting(),
+    *(Drafting(sources=(source,)) for source in ALL[:3]),
+    Drafting(sources=()),
+    *(Drafting(strategy="jacobi", window=width) for width in (1, 2, 9)),
+    *(
+        lookahead(window, ngram, guesses)
+        for window, ngram, guesses in [(1, 2, 0), (1, 2, 3), (1, 5, 2), (4, 2, 0), (5, 4, 5), (3, 6, 1), (6, 3, 9)]
+    ),
+    *(lookahead(4, 3, 4, (source,)) for source in ALL),
+    lookahead(4, 3, 4, ()),
+]
+
+
+def engine_for(model: Path, device: str = "cpu", **options: Any) -> Engine:
+    changes: dict[str, Any] = {"capacity": 48, "block": 8, "memory_bytes": 2**28, "dtype": "float32"} | options
+    return build(EngineOptions(model=str(model), device=device, **changes))
+
+
+def generate(
+    engine: Engine, prompts: list[list[int]], samplings: list[Sampling], draftings: list[Drafting], **turn: Any
+) -> tuple[list[list[int]], int]:
+    """Texts of turns that run at once, and the steps it took."""
+    more: dict[str, Any] = {"max_tokens": 60, "end_ids": []} | turn
+    texts: dict[str, list[int]] = {}
+    for index, (prompt, sampling, drafting) in enumerate(zip(prompts, samplings, draftings, strict=True)):
+        name = str(index)
+        engine.open(name, 4)
+        engine.start(Turn(session=name, tokens=prompt, sampling=sampling, drafting=drafting, **more))
+        texts[name] = []
+    steps = 0
+    while engine.has_work:
+        for output in engine.step():
+            assert isinstance(output, Output), output
+            texts[output.session] += output.tokens
+            assert output.length == len(prompts[int(output.session)]) + len(texts[output.session])
+        steps += 1
+    for name in texts:
+        engine.close(name)
+    return list(texts.values()), steps
+
+
+@pytest.fixture(scope="module", params=["cpu", CUDA])
+def device(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=["bits", "fast"])
+def engine(request: pytest.FixtureRequest, tiny_model: Path, device: str) -> Engine:
+    if device != "cpu" and request.param == "bits":
+        pytest.skip("bits are kept on a CPU")
+    return engine_for(tiny_model, device, exact=request.param)
+
+
+@pytest.fixture(scope="module")
+def want(engine: Engine) -> list[list[list[int]]]:
+    """Texts of plain decoding, by sampling and prompt."""
+    return [[generate(engine, [prompt], [sampling], [PLAIN])[0][0] for prompt in PROMPTS] for sampling in SAMPLINGS]
+
+
+@pytest.mark.parametrize("drafting", DRAFTINGS, ids=repr)
+def test_no_strategy_size_or_source_changes_a_text(
+    engine: Engine, want: list[list[list[int]]], drafting: Drafting
+) -> None:
+    """Alone and in a batch, past evictions, greedy and sampled, with what is remembered from texts before."""
+    for sampling, texts in zip(SAMPLINGS, want, strict=True):
+        assert generate(engine, PROMPTS[2:3], [sampling], [drafting], prediction=texts[2][:40])[0] == texts[2:3]
+        together, _ = generate(engine, PROMPTS, [sampling] * 4, [drafting] * 4, prediction=texts[3])
+        assert together == texts
+
+
+def test_strategies_run_side_by_side(engine: Engine, want: list[list[list[int]]]) -> None:
+    cases = list(itertools.product(range(3), range(4)))
+    draftings = [DRAFTINGS[index % len(DRAFTINGS)] for index in range(len(cases))]
+    texts, _ = generate(engine, [PROMPTS[p] for _, p in cases], [SAMPLINGS[s] for s, _ in cases], draftings)
+    assert texts == [want[s][p] for s, p in cases]
+
+
+@pytest.mark.parametrize("policy", ["window", "recompute", "dense"])
+def test_with_every_policy(tiny_model: Path, policy: str) -> None:
+    engine = engine_for(tiny_model, policy=policy, capacity=96)
+    for drafting in (Drafting(), Drafting(strategy="jacobi", window=5), lookahead(4, 3, 4)):
+        for sampling in SAMPLINGS[:2]:
+            prompts = PROMPTS[:3]
+            plain, _ = generate(engine, prompts, [sampling] * 3, [PLAIN] * 3)
+            assert generate(engine, prompts, [sampling] * 3, [drafting] * 3)[0] == plain
+
+
+@pytest.fixture(scope="module")
+def parrot(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Engine:
+    """A model that sees only the last token, so that its texts go round in circles."""
+    folder = tmp_path_factory.mktemp("parrot")
+    model = LlamaForCausalLM.from_pretrained(tiny_model)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.data *= 0
+    model.save_pretrained(folder)
+    built = engine_for(folder, engine.facts.device, exact=engine.facts.exact)
+    built.costs = CHEAP
+    return built
+
+
+@pytest.mark.parametrize(
+    "drafting",
+    [
+        Drafting(),
+        Drafting(sources=("suffix",)),
+        Drafting(sources=("recycling",)),
+        lookahead(5, 4, 5),
+        lookahead(5, 4, 5, ("pool",)),
+        lookahead(5, 4, 5, ()),
+        Drafting(strategy="jacobi", window=8),
+    ],
+    ids=repr,
+)
+def test_steps_yield_several_tokens_where_a_text_repeats_itself(parrot: Engine, drafting: Drafting) -> None:
+    plain, steps = generate(parrot, PROMPTS[1:2], [GREEDY], [PLAIN], max_tokens=200)
+    text, fewer = generate(parrot, PROMPTS[1:2], [GREEDY], [drafting], max_tokens=200)
+    assert text == plain
+    assert fewer < 0.6 * steps
+
+
+def test_a_prediction_that_is_right_is_taken_in_long_steps(engine: Engine) -> None:
+    sampling = Sampling(seed=8, temperature=0.9)
+    (text,), steps = generate(engine, PROMPTS[3:], [sampling], [PLAIN], max_tokens=60)
+    only = Drafting(sources=("prediction",))
+    engine.costs = CHEAP
+    for prediction in (text, [*text[:20], 5, 6, *text[22:]]):
+        got, fewer = generate(engine, PROMPTS[3:], [sampling], [only], max_tokens=60, prediction=prediction)
+        assert got == [text]
+        assert fewer < steps / 2
+
+
+def first_long_run(engine: Engine, sampling: Sampling, drafting: Drafting, **turn: Any) -> Iterator[list[int]]:
+    engine.open("s", 4)
+    engine.start(Turn(session="s", tokens=PROMPTS[3], sampling=sampling, drafting=drafting, **turn))
+    while engine.has_work:
+        for output in engine.step():
+            assert isinstance(output, Output)
+            yield output.tokens
+    engine.close("s")
+
+
+def test_an_end_token_inside_a_run_ends_the_text_there(engine: Engine, want: list[list[list[int]]]) -> None:
+    """Any id of the set; what was accepted behind it is in no output, no count and not in the session."""
+    drafting = lookahead(5, 4, 5)
+    runs = list(first_long_run(engine, GREEDY, drafting, max_tokens=60, end_ids=[]))
+    text = [token for run in runs for token in run]
+    other = next(token for token in range(259) if token not in text)
+    assert sum(len(run) > 1 for run in runs) > 3
+    for run in runs:
+        for end in run[:-1]:  # not the last of its step
+            at = text.index(end)
+            for drafted in (drafting, Drafting(), PLAIN):
+                cut = list(first_long_run(engine, GREEDY, drafted, max_tokens=60, end_ids=[other, end]))
+                assert [token for part in cut for token in part] == text[: at + 1]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 8, 13, 31])
+def test_max_tokens_inside_a_run(engine: Engine, want: list[list[list[int]]], limit: int) -> None:
+    for drafting in (Drafting(), lookahead(5, 4, 5), Drafting(strategy="jacobi", window=8)):
+        assert generate(engine, PROMPTS, [GREEDY] * 4, [drafting] * 4, max_tokens=limit)[0] == [
+            text[:limit] for text in want[0]
+        ]
+
+
+def test_finishing_inside_a_run_and_going_on_equals_plain_decoding(engine: Engine) -> None:
+    """What was accepted and rolled back leaves nothing: not in the cache, not in what is drafted from."""
+    texts = []
+    for drafting in (PLAIN, Drafting(), lookahead(5, 4, 5)):
+        engine.open("s", 4)
+        text: list[int] = []
+        for keep, tokens in ((80, PROMPTS[3]), (85, [9, 9]), (70, PHRASE), (100, PHRASE)):
+            engine.start(
+                Turn(session="s", tokens=tokens, sampling=GREEDY, max_tokens=60, end_ids=[], drafting=drafting)
+            )
+            while engine.has_work:
+                for output in engine.step():
+                    assert isinstance(output, Output)
+                    text += output.tokens
+            engine.finish("s", keep)
+        engine.close("s")
+        texts.append(text)
+    assert texts[1] == texts[0]
+    assert texts[2] == texts[0]
+
+
+def test_rows_are_bounded_whatever_is_asked(tiny_model: Path) -> None:
+    engine = engine_for(tiny_model, max_rows=9)
+    plain, _ = generate(engine, PROMPTS * 3, [GREEDY] * 12, [PLAIN] * 12)
+    for name in range(12):
+        engine.open(str(name), 4)
+        drafting = [Drafting(), lookahead(2, 3, 2), Drafting(strategy="jacobi", window=9)][name % 3]
+        engine.start(
+            Turn(
+                session=str(name),
+                tokens=(PROMPTS * 3)[name],
+                sampling=GREEDY,
+                max_tokens=60,
+                end_ids=[],
+                drafting=drafting,
+            )
+        )
+    texts: dict[str, list[int]] = {str(name): [] for name in range(12)}
+    while engine.has_work:
+        work = engine.plan()
+        rows = sum(share.rows + (0 if draft is None else len(draft) - 1) for share, draft in work)
+        assert rows <= 9
+        for output in engine.settle(work, engine.run(work)):
+            assert isinstance(output, Output)
+            texts[output.session] += output.tokens
+    assert list(texts.values()) == plain
+
+
+@pytest.mark.parametrize(
+    ("asked", "parameter"),
+    [
+        (Drafting(window=3), "window"),
+        (Drafting(strategy="autoregressive", guesses=1), "guesses"),
+        (Drafting(strategy="jacobi", ngram=3), "ngram"),
+        (Drafting(strategy="jacobi", window=0), "window"),
+        (lookahead(0, 3, 1), "window"),
+        (lookahead(1, 1, 1), "ngram"),
+        (lookahead(1, 2, -1), "guesses"),
+        (lookahead(15, 5, 18), "window"),
+        (Drafting(strategy="jacobi", window=129), "window"),
+    ],
+)
+def test_sizes_that_cannot_be_name_the_parameter(asked: Drafting, parameter: str) -> None:
+    with pytest.raises(DraftingError) as error:
+        resolve(asked, 128)
+    assert error.value.parameter == parameter
+
+
+def test_sizes_that_are_not_given_are_the_strategys_own(tiny_model: Path) -> None:
+    assert num_rows(resolve(lookahead(15, 5, 15), 128)) == 120
+    assert resolve(Drafting(strategy="lookahead", window=3), 128) == lookahead(3, 4, 5)
+    engine = engine_for(tiny_model, drafting=Drafting(strategy="jacobi"))
+    assert engine.facts.drafting == Drafting(strategy="jacobi", window=8)
+    with pytest.raises(ModelRefusedError, match="take 30 rows of a step, and there are 16"):
+        engine_for(tiny_model, drafting=Drafting(strategy="lookahead"), max_rows=16)
+
+
+# The law: three tokens drawn from a table of logits by prefix.
+
+VOCAB = 4
+LOGITS = {
+    prefix: torch.tensor([random.Random(repr(prefix)).gauss(0, 1.2) for _ in range(VOCAB)], dtype=torch.float64)
+    for depth in range(3)
+    for prefix in itertools.product(range(VOCAB), repeat=depth)
+}
+CANDIDATES = [[0, 1, 2], [0, 1, 3], [0, 2, 2], [3, 3, 3], [1, 0]]  # they share and part at each depth
+
+
+def p_value(sample: Callable[[int, Trie], list[int]]) -> float:
+    """Of the counts of whole texts, against the product of their exact probabilities."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    total = 6000
+    for seed in range(total):
+        trie = Trie()
+        for candidate in CANDIDATES:
+            trie.add(candidate)
+        counts[tuple(sample(seed, trie))] += 1
+    statistic = 0.0
+    texts = list(itertools.product(range(VOCAB), repeat=3))
+    for text in texts:
+        probability = 1.0
+        for depth in range(3):
+            probability *= float(LOGITS[text[:depth]].softmax(0)[text[depth]])
+        statistic += (counts[text] - probability * total) ** 2 / (probability * total)
+    freedom = len(texts) - 1
+    spread = 2 / (9 * freedom)  # Wilson and Hilferty's normal approximation of chi-square
+    return 1 - NormalDist().cdf(((statistic / freedom) ** (1 / 3) - 1 + spread) / spread**0.5)
+
+
+def sample_in_steps(verifier: Callable[[Trie, int, list[int]], Verified], seed: int, trie: Trie) -> list[int]:
+    """The first step drafts; what it leaves to be chosen is chosen one by one."""
+    text = verifier(trie, seed, []).tokens[:3]
+    while len(text) < 3:
+        text += verifier(Trie(), seed, text).tokens
+    return text
+
+
+def honest(trie: Trie, seed: int, before: list[int]) -> Verified:
+    def pick(node: int, accepted: list[int]) -> int:
+        prefix = (*before, *accepted)
+        return choose(LOGITS[prefix], Sampling(seed=seed), len(prefix))
+
+    return verify(trie, pick, (), 3 - len(before))
+
+
+def biased(trie: Trie, seed: int, before: list[int]) -> Verified:
+    """Accepts a draft that is likely enough, whatever was drawn."""
+
+    def pick(node: int, accepted: list[int]) -> int:
+        prefix = (*before, *accepted)
+        probabilities = LOGITS[prefix].softmax(0)
+        for token in range(VOCAB):
+            if trie.child(node, token) is not None and probabilities[token] > 0.1:
+                return token
+        return choose(LOGITS[prefix], Sampling(seed=seed), len(prefix))
+
+    return verify(trie, pick, (), 3 - len(before))
+
+
+def test_sampled_texts_follow_the_law_whatever_is_drafted() -> None:
+    assert p_value(lambda seed, trie: sample_in_steps(honest, seed, trie)) > 0.01
+
+
+def test_a_biased_verifier_is_found_out() -> None:
+    """Control: the test above sees it."""
+    assert p_value(lambda seed, trie: sample_in_steps(biased, seed, trie)) < 1e-6
+
+
+def test_a_chain_alone_is_trusted_where_bits_are_kept() -> None:
+    trie = Trie()
+    trie.add([1, 2])
+    trie.add([3, 4])
+    for first, nodes in ((1, [ROOT, 1, 2]), (3, [ROOT])):
+        path = {1: [1, 2, 9], 3: [3, 4, 9]}[first]
+        assert verify(trie, lambda node, accepted, path=path: path[len(accepted)], (), 9, chain=True).nodes == nodes  # type: ignore[misc]
+        assert len(verify(trie, lambda node, accepted, path=path: path[len(accepted)], (), 9).nodes) == 3  # type: ignore[misc]
