@@ -187,6 +187,7 @@ def parsed() -> argparse.Namespace:
     add("--model", default="default", help="as of sinkahead serve")
     add("--device", default="auto")
     add("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    add("--exact", default="auto", choices=["auto", "bits", "fast"])
     add("--threads", type=int, default=torch.get_num_threads())
     for name, known in (("tables", TABLES), ("arms", ARMS), ("modes", MODES), ("kinds", kinds)):
         add(f"--{name}", type=names(known), default=list(known), metavar="LIST", help=f"of {', '.join(known)}")
@@ -209,12 +210,16 @@ def main() -> None:
             device=arguments.device,
             dtype=arguments.dtype,
             threads=arguments.threads,
+            exact=arguments.exact,
             memory_bytes=2**32,
         )
     )
     facts, length, repeats = engine.facts, arguments.tokens, arguments.repeats
-    print(f"{path.name}, {facts.dtype}, {facts.device}, {facts.threads} threads, torch {torch.__version__}; ", end="")
-    print(f"at most {length} tokens, medians of {repeats}", flush=True)
+    print(
+        f"{path.name}, {facts.dtype} ({facts.exact}), {facts.device}, {facts.threads} threads, "
+        f"torch {torch.__version__}; at most {length} tokens, medians of {repeats}",
+        flush=True,
+    )
     tokenizer: Any = AutoTokenizer.from_pretrained(path)
     prompts = [prompt for prompt in PROMPTS if prompt.kind in arguments.kinds]
     prompts = [prompt for prompt in prompts if prompt.held_out or not arguments.held_out]

@@ -56,7 +56,7 @@ class SessionCache:
     @classmethod
     def _window_rows(cls, rule: Rule, window: int, max_rows: int) -> int:
         """Rows of a layer that keeps its own window: that, what a roll-back needs, and room behind it."""
-        kept = window + cls._sizes(rule, max_rows).undo
+        kept = window + cls._sizes(rule, max_rows).undo + TILE_KEYS
         return kept + max(kept, max_rows + 64)
 
     @classmethod

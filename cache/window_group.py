@@ -18,7 +18,7 @@ class WindowGroup:
     """
 
     def __init__(self, layout: Layout, layers: int, window: int, *, rows: int, undo: int) -> None:
-        """rows: of the slab; more than window + undo and any step's rows, or all that will ever come."""
+        """rows: of the slab; more than window + undo + TILE_KEYS and any step's rows, or all that will ever come."""
         self._window, self._undo = window, undo
         self._layout = layout
         self._slab = Slab(layout, layers, rows, spare=TILE_KEYS)
@@ -35,8 +35,10 @@ class WindowGroup:
         """Makes room for rows start..stop-1."""
         slab = self._slab
         if slab.origin + stop > slab.rows:
-            oldest = max(self._oldest, start - self._window + 1 - self._undo)
-            self._oldest = max(self._oldest, oldest - (oldest - self._begin) % TILE_KEYS)  # tiles are read whole
+            oldest = max(self._begin, start - self._window + 1 - self._undo)
+            if self._layout.exact:
+                oldest -= (oldest - self._begin) % TILE_KEYS  # tiles are read whole
+            self._oldest = max(self._oldest, oldest)
             slab.relocate(self._oldest, start, 0)
         self._start = start
         shape = Shape(groups, self._layout.dtype, self._layout.device)

@@ -1,10 +1,12 @@
 """What a step costs by its rows, and how many guesses are worth theirs. No torch."""
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # at which a step is measured
+_ROUNDS = 3
 _RATE = 0.05  # of an observation's surprise that is learnt
 _OUTLIER = 2.0  # a step that takes so many times what is expected says nothing about rows
 _GAIN = 1.01  # guesses must promise that much to be forwarded
@@ -23,7 +25,7 @@ class Costs:
     """
 
     def __init__(self, rows: Sequence[int], cached: Sequence[int], seconds: Sequence[Sequence[float]]) -> None:
-        """seconds[i][j]: of rows[j] with cached[i] tokens; both rise strictly, and have two entries or more."""
+        """seconds[i][j]: of rows[j] with cached[i] tokens; rows and cached rise, and have two entries or more."""
         self._rows, self._cached = list(rows), list(cached)
         self._seconds = [list(curve) for curve in seconds]
         self._session = 0.0  # of each session beside the first
@@ -59,22 +61,27 @@ class Costs:
 
 
 def measure(step: Callable[[int, int], float], rows: Sequence[int], cached: Sequence[int], patience: float) -> Costs:
-    """step(rows, cached) runs one and returns its seconds. Medians of three or, past `patience` seconds, of fewer."""
-    seconds = []
-    spent = 0.0
+    """step(rows, cached) runs one and returns its seconds: best of three rounds, fewer where they take too long.
+
+    The best, since whatever disturbs a step makes it longer; and no step costs more than one with more rows.
+    patience: seconds for each number of cached tokens, past which no round begins.
+    """
+    curves = []
     for tokens in cached:
-        curve: list[float] = []
-        for count in rows:
-            times = []
-            for _ in range(4):  # the first one warms up
-                times.append(step(count, tokens))
-                spent += times[-1]
-                if spent > patience:
-                    break
-            times = sorted(times[1:] or times)
-            curve.append(max([times[len(times) // 2], *curve[-1:]]))
-        seconds.append(curve)
-    return Costs(rows, cached, seconds)
+        step(rows[0], tokens)  # warms up
+        curve = [math.inf] * len(rows)
+        spent = 0.0
+        for _ in range(_ROUNDS):
+            for knot, count in enumerate(rows):
+                seconds = step(count, tokens)
+                curve[knot] = min(curve[knot], seconds)
+                spent += seconds
+            if spent > patience:
+                break
+        for knot in range(len(rows) - 1, 0, -1):
+            curve[knot - 1] = min(curve[knot - 1], curve[knot])
+        curves.append(curve)
+    return Costs(rows, cached, curves)
 
 
 def worth(chances: Sequence[float], certain: int, cost: Callable[[int], float]) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from decoding.engine import Engine
-from decoding.turn import Output, Sampling, Turn
+from decoding.turn import Drafting, Output, Sampling, Turn
 
 GREEDY = Sampling(seed=0, temperature=0)
 
@@ -28,12 +28,18 @@ def generate(
     sampling: Sequence[Sampling] | Sampling = GREEDY,
     sinks: int = 4,
     end_ids: Sequence[int] = (),
+    drafting: Drafting | None = None,
 ) -> list[list[int]]:
     """One new session for each prompt, all at once; the sessions are closed again."""
     samplings = [sampling] * len(prompts) if isinstance(sampling, Sampling) else sampling
     turns = {
         str(index): Turn(
-            session=str(index), tokens=list(prompt), sampling=one, max_tokens=max_tokens, end_ids=list(end_ids)
+            session=str(index),
+            tokens=list(prompt),
+            sampling=one,
+            max_tokens=max_tokens,
+            end_ids=list(end_ids),
+            drafting=drafting,
         )
         for index, (prompt, one) in enumerate(zip(prompts, samplings, strict=True))
     }

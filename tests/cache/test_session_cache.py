@@ -124,6 +124,19 @@ def test_rolling_back_the_last_capacity_of_tokens_always_works(model: Model) -> 
             assert cache.length == upto - back
 
 
+def test_a_second_deeper_roll_back_counts_from_the_furthest_eviction(model: Model) -> None:
+    """What the undo ring holds ends at the deepest E reached, also after a roll-back: it cannot bridge a gap."""
+    rule = Rule(4, 20, 5)  # 25 rows can be undone
+    cache = new_cache(model, rule)
+    want = feed(model, new_cache(model, rule), IDS, [13])
+    feed(model, cache, IDS[:100], [13])  # E = 80
+    cache.roll_back(85)  # E = 65
+    with pytest.raises(UndoExhaustedError, match="30 evicted tokens are needed, 25 are kept"):
+        cache.roll_back(70)  # E = 50
+    cache.roll_back(75)  # E = 55
+    torch.testing.assert_close(feed(model, cache, IDS, [13]), want[75:], rtol=0, atol=1e-10)
+
+
 def test_rolling_back_too_far_says_so_and_changes_nothing(model: Model) -> None:
     rule = Rule(4, 20, 5)
     cache = new_cache(model, rule)

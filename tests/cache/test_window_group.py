@@ -12,6 +12,7 @@ from cache.layout import Layer, Layout
 from cache.rule import Rule
 from cache.session_cache import SessionCache
 from cache.slab import UndoExhaustedError
+from cache.window_group import WindowGroup
 
 HEADS, DIM, MAX_ROWS = 2, 8, 5
 
@@ -30,11 +31,12 @@ def seen(layer: Layer, rule: Rule, t: int) -> list[int]:
 
 @pytest.mark.parametrize("window", [1, 2, 9, 30, 31])
 @pytest.mark.parametrize("seed", range(4))
-def test_any_course_of_steps_and_roll_backs_attends_to_what_it_should(window: int, seed: int) -> None:
+@pytest.mark.parametrize("exact", [False, True])
+def test_any_course_of_steps_and_roll_backs_attends_to_what_it_should(window: int, seed: int, exact: bool) -> None:
     """A roll-back of C tokens or fewer always works; one that does not changes nothing."""
     rng = random.Random(seed)
     rule = Rule(4, 30, 7)
-    layout = Layout((Layer(None, window), Layer(None)), HEADS, DIM, torch.float64, torch.device("cpu"))
+    layout = Layout((Layer(None, window), Layer(None)), HEADS, DIM, torch.float64, torch.device("cpu"), exact)
     session, refused, deepest = SessionCache(layout, rule, max_rows=MAX_ROWS), 0, 0
     text: list[int] = []
     for _ in range(500):
@@ -53,6 +55,19 @@ def test_any_course_of_steps_and_roll_backs_attends_to_what_it_should(window: in
         deepest = max(deepest, len(text))
         _check_step(session, layout, rule, text, count)
     assert refused > 0 or window == 31
+
+
+def test_a_roll_back_needs_all_of_the_window_and_no_more() -> None:
+    layout = Layout((Layer(None, 9),), HEADS, DIM, torch.float64, torch.device("cpu"))
+    group = WindowGroup(layout, 1, 9, rows=40, undo=10)
+    for t in range(60):
+        group.begin(t, t + 1, 1, None)
+        group.attend(0, row_of(t)[:1], row_of(t)[None], Scores(1.0))
+        group.commit(range(1))
+    oldest = 40 - 9 + 1 - 10  # the rows moved to the front before the 41st was written
+    group.check_roll_back(oldest + 8)
+    with pytest.raises(UndoExhaustedError, match=f"from {oldest - 1} on are needed, those from {oldest} on are kept"):
+        group.check_roll_back(oldest + 7)
 
 
 def _check_step(session: SessionCache, layout: Layout, rule: Rule, text: list[int], count: int) -> None:

@@ -1,7 +1,8 @@
 """The default model against transformers' own `generate`, float32, token for token."""
 
+import random
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -10,13 +11,15 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from cache.rule import Rule
 from cache.session_cache import SessionCache
 from decoding.build import build
+from decoding.drafts import Trie
 from decoding.engine import Engine
+from decoding.exactness import make_exact
 from decoding.model import Model
 from decoding.options import EngineOptions
 from decoding.step import Slice, Step
-from decoding.turn import Sampling
+from decoding.turn import Drafting, Sampling
 from tests import oracle
-from tests.driver import generate
+from tests.driver import GREEDY, generate
 
 pytestmark = pytest.mark.model
 
@@ -96,29 +99,74 @@ def test_a_text_three_times_the_capacity_equals_the_oracle(
     assert logits.argmax(-1).tolist() == text
 
 
-def test_bfloat16_rows_have_the_same_bits_alone_and_in_a_batch(default_model: Path, prompts: list[list[int]]) -> None:
-    """Logits, not only text: packed layers, norms and attention give a row its bits whatever stands beside it."""
-    device = torch.device("cpu")
-    model = Model(default_model, device, torch.bfloat16)
-    if not model.packed:
-        pytest.skip("no fast bfloat16 kernels on this processor: plain layers promise no bits")
+LOOKAHEAD = Drafting(strategy="lookahead", window=3, ngram=3, guesses=3)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_drafts_and_company_change_no_text(
+    default_model: Path, prompts: list[list[int]], dtype: Literal["bfloat16", "float32"]
+) -> None:
+    """Greedy and sampled, alone and at once; bits are kept where this processor's kernels let them."""
+    engine = build(EngineOptions(model=str(default_model), dtype=dtype, capacity=128, memory_bytes=2**31))
+    if engine.facts.exact == "fast" and dtype == "bfloat16":
+        pytest.skip("no kernels here that keep the bits of bfloat16")
+    sampling = [GREEDY, Sampling(seed=1, temperature=0.8), Sampling(seed=2, temperature=0.8, top_p=0.9)]
+    chosen, length = prompts[:3], 40
+    plain = Drafting(strategy="autoregressive")
+    want = [generate(engine, [p], length, sampling=s, drafting=plain)[0] for p, s in zip(chosen, sampling, strict=True)]
+    for drafting in (Drafting(), LOOKAHEAD, Drafting(strategy="jacobi", window=4)):
+        assert generate(engine, chosen, length, sampling=sampling, drafting=drafting) == want
+    alone = [generate(engine, [p], length, sampling=s)[0] for p, s in zip(chosen, sampling, strict=True)]
+    assert alone == want
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_logits_have_the_same_bits_row_by_row_in_chunks_and_as_drafts(default_model: Path, dtype: torch.dtype) -> None:
+    """Across tiles of keys and evictions; wrong drafts behind the right ones, branches and a session beside them."""
+    model = Model(default_model, torch.device("cpu"), dtype)
+    if (reason := make_exact(model)) is not None:
+        assert dtype == torch.bfloat16, reason
+        pytest.skip(reason)
+    choice = random.Random(0)
+    ids = choice.choices(range(100, 40_000), k=170)
     rule = Rule(31, 96, 16)
-    lengths = [len(prompt) + 60 for prompt in prompts]  # past the capacity
-    stream = [(prompt * 9)[:length] for prompt, length in zip(prompts, lengths, strict=True)]
 
-    def forward(caches: list[SessionCache], parts: list[list[int]]) -> torch.Tensor:
-        step = Step([Slice(c, p, 1) for c, p in zip(caches, parts, strict=True)], device, model.groups)
-        logits = model.forward(step)
-        step.commit()
-        return logits
+    def new_cache() -> SessionCache:
+        return SessionCache(model.layout, rule, max_rows=64)
 
-    def new_caches() -> list[SessionCache]:
-        return [SessionCache(model.layout, rule, max_rows=128) for _ in prompts]
+    cache = new_cache()
+    want = torch.cat([model.extend(cache, [token], 1) for token in ids])
+    for size in (50, 64):
+        cache = new_cache()
+        for first in range(0, len(ids), size):
+            chunk = ids[first : first + size]
+            assert torch.equal(model.extend(cache, chunk, len(chunk)), want[first : first + size])
+    cache, beside = new_cache(), new_cache()
+    steps = 0
+    while cache.length < len(ids):
+        first = cache.length
+        right = min(choice.randint(1, 9), cache.reach(), len(ids) - first)
+        trie = Trie()
+        trie.add([*ids[first + 1 : first + right], *choice.choices(range(100, 40_000), k=choice.randint(0, 4))])
+        for _ in range(choice.randint(0, 4)):
+            trie.grow(choice.randrange(len(trie)), choice.randrange(100, 40_000))
+        slices = [
+            Slice(cache, [ids[first], *trie.tokens[1:]], len(trie), trie.ancestors),
+            Slice(beside, ids[:5], 1),
+        ]
+        got = model.forward(Step(slices, model.device, model.groups))
+        assert torch.equal(got[:right], want[first : first + right])
+        cache.commit(range(right))
+        beside.commit(range(5))
+        steps += 1
+    assert steps < 100
 
-    alone, together = new_caches(), new_caches()
-    want = torch.cat([forward([cache], [prompt]) for cache, prompt in zip(alone, prompts, strict=True)])
-    assert torch.equal(forward(together, prompts), want)
-    for t in range(60):
-        tokens = [[ids[len(prompt) + t]] for ids, prompt in zip(stream, prompts, strict=True)]
-        want = torch.cat([forward([cache], [token]) for cache, token in zip(alone, tokens, strict=True)])
-        assert torch.equal(forward(together, tokens), want)
+
+def test_fast_attention_keeps_no_bits(default_model: Path) -> None:
+    """Control: the comparison above sees it."""
+    model = Model(default_model, torch.device("cpu"), torch.bfloat16)
+    ids = random.Random(0).choices(range(100, 40_000), k=40)
+    rule = Rule(31, 96, 16)
+    caches = [SessionCache(model.layout, rule, max_rows=64) for _ in range(2)]
+    want = torch.cat([model.extend(caches[0], [token], 1) for token in ids])
+    assert not torch.equal(model.extend(caches[1], ids, 40), want)
