@@ -14,6 +14,7 @@ from decoding.errors import NoPlaceError
 from decoding.model import Model
 from decoding.options import EngineFacts
 from decoding.plan import Share, cuts, plan
+from decoding.processors import Processor, check
 from decoding.ranked import Ranked, rank
 from decoding.recycling import WIDTH, Successors
 from decoding.sampling import choose
@@ -75,6 +76,7 @@ class Engine:
         for ids in (turn.tokens, turn.prediction):
             if not 0 <= min(ids, default=0) <= max(ids, default=0) < self.facts.vocab_size:
                 raise ValueError(f"token ids are between 0 and {self.facts.vocab_size - 1}")
+        check(turn.sampling, self.facts.vocab_size)
         drafting = self.facts.drafting if turn.drafting is None else resolve(turn.drafting, self.facts.max_rows)
         session.start(turn, drafting)
         self._running[turn.session] = session
@@ -195,7 +197,7 @@ class Engine:
         turn = state.turn
         assert turn is not None
         pending, room = state.ids[-1], state.room()
-        pick = partial(_pick, turn.sampling, len(state.ids), ranked)
+        pick = partial(_pick, turn.sampling, state.processor, len(state.ids), ranked)
         verified = verify(draft, pick, turn.end_ids, min(room, state.most()), chain=state.cache.layout.exact)
         state.cache.commit(verified.nodes if len(draft) > 1 else range(share.rows))
         state.speculator.learn(draft, verified, ranked.best, ranked.likeliest, pending)
@@ -224,10 +226,15 @@ class Engine:
         state.renew()
 
 
-def _pick(sampling: Sampling, position: int, ranked: Ranked, node: int, accepted: list[int]) -> int:
+def _pick(
+    sampling: Sampling, processor: Processor | None, position: int, ranked: Ranked, node: int, accepted: list[int]
+) -> int:
     """The token that a node's row gives behind the accepted ones."""
     if not ranked.finite[node]:
         raise ArithmeticError("the model's logits are no numbers")
-    if sampling.temperature == 0:
+    logits = ranked.logits[node]
+    if processor is not None:
+        logits = processor.process(logits, accepted)
+    elif sampling.temperature == 0:
         return ranked.best[node]
-    return choose(ranked.logits[node], sampling, position + len(accepted))
+    return choose(logits, sampling, position + len(accepted))

@@ -5,6 +5,7 @@ from collections.abc import Callable, MutableSequence
 
 from cache.session_cache import SessionCache
 from cache.slab import UndoExhaustedError
+from decoding.processors import Processor, processor_for
 from decoding.speculator import Speculator
 from decoding.strategy import Draft, Limits
 from decoding.turn import Drafting, Turn
@@ -24,6 +25,7 @@ class Session:
         self.ids = array("i")
         self.speculator = new_speculator(self.ids)
         self.turn: Turn | None = None
+        self.processor: Processor | None = None  # of the running turn, where it changes logits
         self.first = 0  # text position of the running turn's first generated token
 
     def start(self, turn: Turn, drafting: Drafting) -> None:
@@ -37,6 +39,7 @@ class Session:
             raise ValueError(f"{length} tokens do not fit into a cache of {limit} that evicts none")
         self.ids.extend(turn.tokens)
         self.turn, self.first = turn, length
+        self.processor = processor_for(turn, self.cache.rule, self.ids)
         self.speculator.begin(turn, drafting)
 
     def num_waiting(self) -> int:

@@ -6,13 +6,17 @@ import msgspec
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How the next token is chosen from its logits; temperature 0 is greedy, whatever the rest says."""
+    """How the next token is chosen from its logits; temperature 0 is greedy, whatever the filters say."""
 
     seed: int  # 0 <= seed < 2**64; the noise of a token is a function of (seed, position, token) alone
     temperature: float = 1.0
     top_k: int = 0  # keep the k most likely tokens; 0 keeps all
     top_p: float = 1.0  # keep the smallest set of most likely tokens whose mass reaches top_p
     min_p: float = 0.0  # keep tokens at least min_p times as likely as the most likely one
+    presence_penalty: float = 0.0  # off the logit of each token that this turn has generated
+    frequency_penalty: float = 0.0  # the same, times how often
+    repetition_penalty: float = 1.0  # > 0; divides positive logits of the tokens that the query sees, multiplies others
+    logit_bias: dict[int, float] = {}  # token id to what is added to its logit
 
 
 SourceName = Literal["suffix", "recycling", "prediction", "pool"]
@@ -37,6 +41,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     max_tokens: int  # at most so many generated, >= 1
     end_ids: list[int]  # any of these ends the turn, and is part of the output
+    min_tokens: int = 0  # none of them comes before so many tokens are generated
     drafting: Drafting | None = None  # None: the engine's own
     prediction: list[int] = []  # tokens that the client expects, to draft from
 
