@@ -28,8 +28,8 @@ def resolve(asked: Drafting, max_rows: int) -> Drafting:
         value = getattr(asked, name)
         if value is not None and name not in sizes:
             raise DraftingError(name, f"strategy {asked.strategy!r} has no {name!r}")
-        if value is not None and value < least:
-            raise DraftingError(name, f"{name!r} must be at least {least}, not {value}")
+        if value is not None and not least <= value <= MAX_ROWS:
+            raise DraftingError(name, f"{name!r} must be between {least} and {MAX_ROWS}")
     drafting = replace(asked, **{name: size for name, size in sizes.items() if getattr(asked, name) is None})
     rows, limit = num_rows(drafting), min(max_rows, MAX_ROWS)
     if rows > limit:

@@ -6,10 +6,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from decoding.turn import Drafting, StrategyName
 from server.template import Message
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
+MAX_BIASES = 300
 
 
 def _check_unicode(text: str) -> str:
@@ -51,6 +53,9 @@ def _only(supported: Any) -> AfterValidator:
 Text = Annotated[str, AfterValidator(_check_unicode)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH), AfterValidator(_check_unicode)]
 OutputTokens = Annotated[int, Field(ge=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+TokenId = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class Strict(BaseModel):
@@ -87,6 +92,31 @@ class TextFormat(Strict):
     type: Literal["text"]
 
 
+class Prediction(Strict):
+    """What the answer is expected to be. It changes no text, only how fast it comes."""
+
+    type: Literal["content"]
+    content: Annotated[list[TextPart], BeforeValidator(_as_parts)]
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.content)
+
+
+class Lookahead(Strict):
+    """How this answer is drafted, in place of the server's own way. It changes no text, only how fast it comes."""
+
+    strategy: StrategyName = "auto"
+    window: int | None = None
+    ngram: int | None = None
+    guesses: int | None = None
+
+    @property
+    def drafting(self) -> Drafting:
+        """Its sizes are still to be resolved."""
+        return Drafting(strategy=self.strategy, window=self.window, ngram=self.ngram, guesses=self.guesses)
+
+
 class ChatRequest(Strict):
     """Body of POST /v1/chat/completions."""
 
@@ -100,8 +130,17 @@ class ChatRequest(Strict):
     top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=0, lt=2**31)] = 0
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    frequency_penalty: Penalty = 0.0
+    presence_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=2)] = 1.0  # closer to 0 a quotient could overflow
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=MAX_BIASES)] = {}
+    min_tokens: Annotated[int, Field(ge=0)] = 0
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     stop: Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_as_list)] = []
+
+    # These change how fast an answer comes, and nothing of it.
+    prediction: Prediction | None = None
+    lookahead: Lookahead | None = None
 
     # Hints, which ask for nothing.
     user: Text | None = None
@@ -110,8 +149,6 @@ class ChatRequest(Strict):
     n: Annotated[int, _only(1)] = 1
     store: Annotated[bool, _only(supported=False)] = False
     logprobs: Annotated[bool, _only(supported=False)] = False
-    frequency_penalty: Annotated[float, _only(0)] = 0.0
-    presence_penalty: Annotated[float, _only(0)] = 0.0
     response_format: TextFormat | None = None
 
     @property

@@ -6,12 +6,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ByteSize, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BeforeValidator, ByteSize, Field, StringConstraints, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
 from yaml import YAMLError
 
+from decoding.drafting import MAX_ROWS, DraftingError, resolve
 from decoding.options import EngineOptions, PolicyName
+from decoding.turn import Drafting, StrategyName
 from server.model_files import DEFAULT_MODEL_NAME
 
 ENV_PREFIX = "SINKAHEAD_"
@@ -28,6 +30,9 @@ class SettingsError(Exception):
 def setting(default: Any, group: str, description: str, **limits: Any) -> Any:
     """A field with the group it is listed under, in --help and in docs/configuration.md."""
     return Field(default, description=description, json_schema_extra={"group": group}, **limits)
+
+
+Size = Annotated[int | None, BeforeValidator(lambda value: None if value == "null" else value)]  # flags are text
 
 
 class Settings(BaseSettings):
@@ -70,6 +75,15 @@ class Settings(BaseSettings):
         "auto", "Cache", "of all sessions together, as 4GiB; auto is half of what is free"
     )
 
+    strategy: StrategyName = setting(
+        "auto",
+        "Lookahead",
+        "auto, lookahead, jacobi or autoregressive (no drafts)",
+    )
+    window: Size = setting(None, "Lookahead", "columns of its window; null takes the strategy's own")
+    ngram: Size = setting(None, "Lookahead", "length of its n-grams; null takes the strategy's own")
+    guesses: Size = setting(None, "Lookahead", "most n-grams tried in a step; null takes the strategy's own")
+
     max_rows: int = setting(0, "Limits", "most tokens computed in one step; 0 chooses by device", ge=0)
     max_running: int = setting(0, "Limits", "most requests decoded at once; 0 is as many as fit", ge=0)
     max_waiting: int = setting(64, "Limits", "most requests waiting for a place; the next is refused", ge=0)
@@ -87,6 +101,15 @@ class Settings(BaseSettings):
             raise ValueError(f"sinks ({sinks}) may take at most half of capacity ({self.capacity})")
         if not self.block <= self.capacity - sinks:
             raise ValueError(f"block ({self.block}) may be at most capacity - sinks ({self.capacity} - {sinks})")
+        return self
+
+    @model_validator(mode="after")
+    def _check_drafting(self) -> Self:
+        """What can be known without the device; it may have fewer rows."""
+        try:
+            resolve(self.drafting, self.max_rows or MAX_ROWS)
+        except DraftingError as error:
+            raise ValueError(f"{error.parameter}: {error}") from None
         return self
 
     @classmethod
@@ -126,6 +149,11 @@ class Settings(BaseSettings):
         path = Path(self.model)
         return path.resolve().name.removesuffix(".gguf") if path.exists() else self.model
 
+    @property
+    def drafting(self) -> Drafting:
+        """Its sizes are still to be resolved."""
+        return Drafting(strategy=self.strategy, window=self.window, ngram=self.ngram, guesses=self.guesses)
+
     def engine_options(self, model_path: Path) -> EngineOptions:
         """What the engine needs of this, with the model already a local folder."""
         return EngineOptions(
@@ -139,6 +167,7 @@ class Settings(BaseSettings):
             block=self.block,
             memory_bytes=0 if self.memory == "auto" else int(self.memory),
             max_rows=self.max_rows,
+            drafting=self.drafting,
         )
 
 

@@ -78,6 +78,10 @@ class ChatTemplate:
                 return ids
         return self._encode_parts(text)
 
+    def encode_text(self, text: str) -> list[int]:
+        """Text of its own, without control tokens: one that is written in it stays text."""
+        return _encode(self._literal, text)
+
     def pinned(self, messages: Sequence[Message], tokens: Sequence[int]) -> int:
         """How many of `tokens`, which `encode` made of `messages`, depend on nothing behind the system messages.
 

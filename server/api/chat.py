@@ -9,7 +9,9 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from decoding.turn import Sampling, Turn
+from decoding.drafting import DraftingError, resolve
+from decoding.suffix import LIMIT
+from decoding.turn import Drafting, Sampling, Turn
 from server import body
 from server.answer import Answer
 from server.chat_reply import ChatReply
@@ -52,14 +54,17 @@ def _check(asked: ChatRequest, max_output_tokens: int) -> None:
     for name in ("max_completion_tokens", "max_tokens"):
         if (getattr(asked, name) or 0) > max_output_tokens:
             raise invalid(f"'{name}' may be at most {max_output_tokens} here.", name)
+    most = asked.asked_tokens or max_output_tokens
+    if asked.min_tokens > most:
+        raise invalid(f"'min_tokens' may be at most {most}, the most tokens that are generated.", "min_tokens")
 
 
 async def _admit(service: Service, loaded: Loaded, request: Request, asked: ChatRequest, deadline: float) -> None:
     """Returns when the request runs. Raises `ApiError` where it cannot, or not in time."""
     try:
         async with asyncio.timeout_at(deadline):
-            tokens, sinks = await asyncio.to_thread(_encode, service, loaded, asked)
-            service.scheduler.submit(request, _turn(request, tokens, asked, service, loaded), sinks)
+            turn, sinks = await asyncio.to_thread(_turn, service, loaded, request, asked)
+            service.scheduler.submit(request, turn, sinks)
             await request.admitted()
     except TimeoutError:
         raise timed_out(service.settings.request_timeout_seconds) from None
@@ -92,17 +97,52 @@ def _encode(service: Service, loaded: Loaded, asked: ChatRequest) -> tuple[list[
     return tokens, sinks
 
 
-def _turn(request: Request, tokens: list[int], asked: ChatRequest, service: Service, loaded: Loaded) -> Turn:
-    seed = secrets.randbits(64) if asked.seed is None else asked.seed % 2**64  # negative seeds are as good as others
-    return Turn(
+def _turn(service: Service, loaded: Loaded, request: Request, asked: ChatRequest) -> tuple[Turn, int]:
+    """What the engine is asked, and how many of its tokens are pinned. Raises `ApiError`."""
+    sampling, drafting = _sampling(asked, loaded.facts.vocab_size), _drafting(asked, loaded.facts.max_rows)
+    tokens, sinks = _encode(service, loaded, asked)
+    turn = Turn(
         session=request.id,
         tokens=tokens,
-        sampling=Sampling(
-            seed=seed, temperature=asked.temperature, top_k=asked.top_k, top_p=asked.top_p, min_p=asked.min_p
-        ),
+        sampling=sampling,
         max_tokens=asked.asked_tokens or service.settings.max_output_tokens,
+        min_tokens=asked.min_tokens,
         end_ids=loaded.facts.end_ids,
+        drafting=drafting,
+        # as much of it as is kept to draft from
+        prediction=loaded.template.encode_text(asked.prediction.text)[:LIMIT] if asked.prediction else [],
     )
+    return turn, sinks
+
+
+def _sampling(asked: ChatRequest, vocab_size: int) -> Sampling:
+    """Raises `ApiError`."""
+    logit_bias = {int(token): bias for token, bias in asked.logit_bias.items()}
+    if max(logit_bias, default=0) >= vocab_size:
+        raise invalid(f"'logit_bias' takes the model's token ids, which are 0 to {vocab_size - 1}.", "logit_bias")
+    return Sampling(
+        # negative seeds are as good as others
+        seed=secrets.randbits(64) if asked.seed is None else asked.seed % 2**64,
+        temperature=asked.temperature,
+        top_k=asked.top_k,
+        top_p=asked.top_p,
+        min_p=asked.min_p,
+        presence_penalty=asked.presence_penalty,
+        frequency_penalty=asked.frequency_penalty,
+        repetition_penalty=asked.repetition_penalty,
+        logit_bias=logit_bias,
+    )
+
+
+def _drafting(asked: ChatRequest, max_rows: int) -> Drafting | None:
+    """Raises `ApiError`."""
+    if asked.lookahead is None:
+        return None
+    try:
+        return resolve(asked.lookahead.drafting, max_rows)
+    except DraftingError as error:
+        path = f"lookahead.{error.parameter}"
+        raise invalid(f"Invalid value for '{path}': {error}.", path, "invalid_value") from None
 
 
 def _reply(service: Service, loaded: Loaded, request: Request, asked: ChatRequest, deadline: float) -> ChatReply:

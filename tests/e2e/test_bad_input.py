@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.serving import CHAT, Server, ask, receive_until, send
 
 JSON = {"Content-Type": "application/json"}
+ASKED = '{"model": "tiny", "messages": [{"role": "user", "content": "hi"}], '
 
 
 @pytest.fixture
@@ -48,6 +49,23 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
         ('{"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "temperature": "1"}', "temperature"),
         ('{"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "tools": []}', "tools"),
         ('{"model": "tiny", "messages": [{"role": "user", "content": "hi", "name": "joe"}]}', "messages[0].name"),
+        (ASKED + '"presence_penalty": 3}', "presence_penalty"),
+        (ASKED + '"frequency_penalty": -3}', "frequency_penalty"),
+        (ASKED + '"repetition_penalty": 0}', "repetition_penalty"),
+        (ASKED + '"logit_bias": {"259": 1}}', "logit_bias"),
+        (ASKED + '"logit_bias": {"9999999999": 1}}', "logit_bias"),
+        (ASKED + '"logit_bias": {"5": 101}}', "logit_bias.5"),
+        (ASKED + '"min_tokens": -1}', "min_tokens"),
+        (ASKED + '"min_tokens": 9, "max_tokens": 8}', "min_tokens"),
+        (ASKED + '"min_tokens": 1000001}', "min_tokens"),
+        (ASKED + '"prediction": "text"}', "prediction"),
+        (ASKED + '"prediction": {"type": "content"}}', "prediction.content"),
+        (ASKED + '"lookahead": {"strategy": "fast"}}', "lookahead.strategy"),
+        (ASKED + '"lookahead": {"window": 5}}', "lookahead.window"),
+        (ASKED + '"lookahead": {"strategy": "jacobi", "ngram": 3}}', "lookahead.ngram"),
+        (ASKED + '"lookahead": {"strategy": "lookahead", "guesses": -1}}', "lookahead.guesses"),
+        (ASKED + '"lookahead": {"strategy": "lookahead", "ngram": 1000000000000}}', "lookahead.ngram"),
+        (ASKED + '"lookahead": {"strategy": "lookahead", "window": 100}}', "lookahead.window"),
     ],
 )
 def test_a_bad_body_is_a_400_also_for_a_stream(pooled: httpx.Client, raw: str, param: str | None, stream: bool) -> None:

@@ -148,6 +148,67 @@ def test_the_filters_reach_the_engine(server: Server) -> None:
     assert texts[4] != texts[0]
 
 
+def test_penalties_and_biases_reach_the_engine(server: Server) -> None:
+    """Also for a stream; each changes a text, and the largest bias gives one token only."""
+
+    def text(**changes: Any) -> str:
+        whole = server.post(ask(max_tokens=24, **changes)).json()["choices"][0]["message"]["content"]
+        chunks = events(server.post(ask(max_tokens=24, stream=True, **changes)).content)
+        assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == whole
+        assert isinstance(whole, str)
+        return whole
+
+    plain = text()
+    for changes in ({"presence_penalty": 2}, {"frequency_penalty": 2}, {"repetition_penalty": 2}):
+        assert text(**changes) != plain
+    letter = ord("x") - ord("!") + 3  # the tiny tokenizer's ids: printable characters in their order, behind 3 others
+    assert text(logit_bias={str(letter): 100}) == "x" * 24
+    assert text(logit_bias={str(letter): 100}, frequency_penalty=2, temperature=2) == "x" * 24
+    assert "x" not in text(logit_bias={str(letter): -100}, temperature=2, seed=1)
+
+
+def test_min_tokens_puts_off_the_end(server: Server) -> None:
+    for asked in (0, 12, 13, 40):
+        usage = server.post(ask("Hello there", max_tokens=50, min_tokens=asked)).json()["usage"]
+        assert usage["completion_tokens"] == 12 if asked == 0 else usage["completion_tokens"] > asked
+    answer = server.post(ask("Hello there", max_tokens=40, min_tokens=40)).json()
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_how_an_answer_is_drafted_changes_its_steps_and_not_its_text(server: Server, temperature: float) -> None:
+    """A step is a chunk. An answer that is predicted takes the fewest; one without drafts, one for each token."""
+
+    def steps(strategy: dict[str, Any], **changes: Any) -> tuple[int, str]:
+        asked = ask(max_tokens=96, temperature=temperature, seed=3, logit_bias=printable, lookahead=strategy, **changes)
+        pieces = [
+            chunk["choices"][0]["delta"].get("content") for chunk in events(server.post(asked | streamed).content)
+        ]
+        assert server.post(asked).json()["choices"][0]["message"]["content"] == "".join(filter(None, pieces))
+        return sum(map(bool, pieces)), "".join(filter(None, pieces))
+
+    streamed = {"stream": True}
+    printable = {str(token): 50 for token in range(3, 97)}  # so that no step ends within a character
+    plain, text = steps({"strategy": "autoregressive"})
+    assert plain == len(text) == 96
+    small = {"strategy": "lookahead", "window": 1, "ngram": 9, "guesses": 4}
+    for content in (text, [{"type": "text", "text": text[:50]}, {"type": "text", "text": text[50:]}]):
+        predicted, same = steps(small, prediction={"type": "content", "content": content})
+        assert same == text
+        assert predicted < 48
+    for strategy in ({}, {"strategy": "jacobi"}, {"strategy": "jacobi", "window": 100}, {"strategy": "lookahead"}):
+        assert steps(strategy)[1] == text
+
+
+def test_a_server_drafts_as_its_settings_say(tiny_model: Path, tmp_path: Path) -> None:
+    """And a request that says otherwise inherits nothing of it."""
+    with Server(tiny_model, tmp_path, strategy="lookahead", window=3, ngram=5, guesses=2) as server:
+        server.wait_until_ready()
+        assert "lookahead, window 3, n-grams of 5, guesses 2" in " ".join(server.log.split())
+        assert server.post(ask()).status_code == 200
+        assert server.post(ask(lookahead={"strategy": "jacobi"})).status_code == 200
+
+
 def test_a_text_of_many_capacities_streams_on_and_is_the_engines_own(tiny_model: Path, tmp_path: Path) -> None:
     """Through the server in the company of another stream, and by an engine alone: the same text, token for token."""
     shape: dict[str, Any] = {"capacity": 128, "block": 16}

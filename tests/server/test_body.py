@@ -94,12 +94,30 @@ def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
         ("n", ["2", "0", "true", "1.0"]),
         ("store", ["true", "0"]),
         ("logprobs", ["true", "5"]),
-        ("frequency_penalty", ["0.5"]),
-        ("presence_penalty", ["-1"]),
+        ("frequency_penalty", ["2.1", "-2.1", '"1"', "true", "NaN"]),
+        ("presence_penalty", ["2.1", "-2.1", '"1"', "true", "1e999"]),
+        ("repetition_penalty", ["0", "-1", "2.1", "1e-300", '"1"', "true", "NaN"]),
+        ("min_tokens", ["-1", "1.0", '"1"', "true"]),
+        ("logit_bias", ["5", "[]", "[[1, 2]]", json.dumps({str(token): 1 for token in range(301)})]),
+        ("logit_bias.5", ['{"5": 101}', '{"5": -100.5}', '{"5": "1"}', '{"5": true}', '{"5": null}', '{"5": NaN}']),
+        ("logit_bias.x", ['{"x": 1}', '{"5": 1, "x": 1}']),
+        ("logit_bias.-1", ['{"-1": 1}']),
+        ("logit_bias.05", ['{"5": 1, "05": 2}']),
+        ("logit_bias.12345678901", ['{"12345678901": 1}']),
+        ("prediction", ["5", '"text"']),
+        ("prediction.type", ['{"content": "x"}', '{"type": "text", "content": "x"}']),
+        (
+            "prediction.content",
+            ['{"type": "content"}', '{"type": "content", "content": []}', r'{"type": "content", "content": 5}'],
+        ),
+        ("prediction.content[0].text", [r'{"type": "content", "content": [{"type": "text", "text": "\ud800"}]}']),
+        ("lookahead", ["5", '"auto"']),
+        ("lookahead.strategy", ['{"strategy": "fast"}', '{"strategy": 1}']),
+        ("lookahead.window", ['{"window": "5"}', '{"window": 5.0}', '{"window": true}']),
+        ("lookahead.sources", ['{"sources": []}']),
         ("response_format", ["5"]),
         ("response_format.type", ['{"type": "json_object"}']),
         ("tools", ["[]"]),
-        ("logit_bias", ["{}"]),
         ("top_logprobs", ["0"]),
         ("no_such_thing", ["1"]),
     ],
@@ -129,7 +147,8 @@ def test_null_is_absent() -> None:
 
 
 def test_what_asks_for_nothing_is_taken() -> None:
-    parse(n=1, store=False, logprobs=False, frequency_penalty=0, presence_penalty=0.0, response_format={"type": "text"})
+    parse(n=1, store=False, logprobs=False, response_format={"type": "text"})
+    parse(frequency_penalty=0, presence_penalty=0.0, repetition_penalty=1, logit_bias={}, min_tokens=0, lookahead={})
     parse(user="u", metadata={"a": "b"})
 
 
@@ -137,6 +156,14 @@ def test_text_parts_are_joined_and_developers_speak_as_the_system() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     message = parse(messages=[{"role": "developer", "content": parts}]).messages[0]
     assert message.for_template() == {"role": "system", "content": "ab"}
+
+
+def test_a_prediction_is_a_string_or_parts_that_are_joined() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    for content in ("ab", parts):
+        prediction = parse(prediction={"type": "content", "content": content}).prediction
+        assert prediction is not None
+        assert prediction.text == "ab"
 
 
 def test_the_newer_name_of_the_limit_wins() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from decoding.turn import Drafting
 from server.settings import CONFIGS, ENV_PREFIX, Settings, SettingsError
 
 
@@ -69,6 +70,17 @@ def test_shipped_files_load(path: Path) -> None:
         ({"sinks": "513"}, "sinks (513) may take at most half of capacity (1024)"),
         ({"config": "/no/such.yaml"}, "No such file or directory: '/no/such.yaml'"),
         ({"max_waiting": "-1", "port": "x"}, "--max-waiting: '-1': "),
+        ({"strategy": "fast"}, "--strategy: 'fast': input should be 'auto', 'lookahead', 'jacobi' or 'autoregressive'"),
+        ({"window": "wide"}, "--window: 'wide': input should be a valid integer"),
+        ({"window": "5"}, "window: strategy 'auto' has no 'window'"),
+        ({"strategy": "jacobi", "guesses": "5"}, "guesses: strategy 'jacobi' has no 'guesses'"),
+        ({"strategy": "jacobi", "window": "0"}, "window: 'window' must be between 1 and 128"),
+        ({"strategy": "lookahead", "ngram": "1000000000000"}, "ngram: 'ngram' must be between 2 and 128"),
+        (
+            {"strategy": "lookahead", "window": "15", "ngram": "5", "guesses": "18"},
+            "take 132 rows of a step, and there",
+        ),
+        ({"strategy": "jacobi", "max_rows": "7"}, "window: these sizes take 8 rows of a step, and there are 7"),
     ],
 )
 def test_a_wrong_value_is_named_as_it_was_given(flags: dict[str, str], message: str) -> None:
@@ -152,3 +164,14 @@ def test_engine_options() -> None:
     for name, value in flags.items():
         assert str(getattr(options, name)).lower() == value
     assert Settings.load().engine_options(Path("/models/a")).memory_bytes == 0
+
+
+def test_drafting_comes_from_four_settings(config: Path) -> None:
+    """What a file sets, a flag can take back."""
+    config.write_text("strategy: lookahead\nwindow: 3\nngram: 5\nguesses: 0\n")
+    flags: dict[str, object] = {"config": config}
+    want = Drafting(strategy="lookahead", window=3, ngram=5, guesses=0)
+    assert Settings.load(flags).engine_options(Path("/models/a")).drafting == want
+    flags |= {"strategy": "jacobi", "ngram": "null", "guesses": "null"}
+    assert Settings.load(flags).engine_options(Path("/models/a")).drafting == Drafting(strategy="jacobi", window=3)
+    assert Settings.load().engine_options(Path("/models/a")).drafting == Drafting()

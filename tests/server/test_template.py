@@ -51,6 +51,13 @@ def test_nobody_types_a_control_token(first: str, second: str) -> None:
     assert decode(ids) == TINY.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
 
+@given(hostile)
+def test_text_of_its_own_has_no_control_tokens(text: str) -> None:
+    ids = TEMPLATE.encode_text(text)
+    assert decode(ids) == text
+    assert not CONTROL.intersection(ids)
+
+
 @settings(max_examples=30)
 @given(st.text(max_size=30))
 def test_any_text_arrives_whole(text: str) -> None:
