@@ -1,4 +1,5 @@
 import math
+import random
 from collections.abc import Callable
 
 import numpy as np
@@ -103,6 +104,60 @@ def test_a_biased_choice_fails_the_law() -> None:
 def test_temperature_zero_is_the_first_of_the_largest() -> None:
     ties = torch.tensor([0.0, 3.0, 1.0, 3.0, 3.0])
     assert choose(ties, Sampling(seed=9, temperature=0), 0) == 1
+
+
+def by_definition(logits: Tensor, sampling: Sampling, position: int) -> int:
+    """All tokens are ranked, and all that are kept have noise."""
+    scores = (logits.double() - logits.max()) / sampling.temperature
+    kept = scores.argsort(descending=True, stable=True)  # at ties the first ids come first
+    if sampling.top_k:
+        kept = kept[: sampling.top_k]
+    if sampling.top_p < 1:
+        mass = scores[kept].softmax(0)
+        kept = kept[: max(1, int((mass.cumsum(0) - mass < sampling.top_p).sum()))]
+    if sampling.min_p > 0:
+        kept = kept[scores[kept] >= math.log(sampling.min_p)]
+    kept = kept.sort().values
+    return int(kept[(scores[kept] + gumbel(sampling.seed, position, kept)).argmax()])
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 128, 129, 259, 5000, 49152])
+def test_no_choice_differs_from_the_definitions(width: int) -> None:
+    """Peaked and flat rows, rows of few values and so of many ties, forbidden tokens; filters alone and together."""
+    numbers = random.Random(width)
+    generator = torch.Generator().manual_seed(width)
+    for number in range(200 if width > 5000 else 800):
+        row = torch.randn(width, generator=generator) * numbers.choice([0.0, 0.1, 1.0, 3.0, 10.0])
+        match numbers.randrange(4):
+            case 0:
+                row = row.bfloat16().float()
+            case 1:
+                row = row.round()
+            case 2:
+                row[1:][torch.rand(width - 1, generator=generator) < 0.5] = -math.inf
+        sampling = Sampling(
+            seed=number,
+            temperature=numbers.choice([1e-300, 0.1, 0.8, 1.0, 2.0]),
+            top_k=numbers.choice([0, 0, 1, 5, 50, 500, 10**6]),
+            top_p=numbers.choice([1.0, 1.0, 0.0, 1e-9, numbers.random(), 1 - numbers.random() / 20, 1 - 1e-16]),
+            min_p=numbers.choice([0.0, 0.0, 0.0, numbers.random(), 1e-9, 1.0]),
+        )
+        assert choose(row, sampling, number) == by_definition(row, sampling, number), sampling
+
+
+def test_the_largest_noise_is_finite() -> None:
+    """Its uniform is the one float64 that rounds to 1. The token is found by running the generator backwards."""
+    key = splitmix64(splitmix64(5) ^ 9)
+    z = 2**64 - 1
+    for shift, factor in ((31, 0x94D049BB133111EB), (27, 0xBF58476D1CE4E5B9), (30, 1)):
+        unshifted = z
+        for _ in range(3):
+            unshifted = z ^ unshifted >> shift
+        z = unshifted * pow(factor, -1, 2**64) % 2**64
+    token = (z - 0x9E3779B97F4A7C15 - key) * pow(0x9E3779B97F4A7C15, -1, 2**64) % 2**64
+    assert splitmix64((token * 0x9E3779B97F4A7C15 + key) % 2**64) == 2**64 - 1
+    signed = token - 2**64 if token >= 2**63 else token
+    assert gumbel(5, 9, torch.tensor([signed])).item() == pytest.approx(53 * math.log(2), rel=1e-9)
 
 
 @pytest.mark.parametrize("function", [first_of_largest, _first_of_largest])
