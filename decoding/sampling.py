@@ -9,7 +9,7 @@ from decoding.race import winner
 from decoding.ranked import first_of_largest
 from decoding.turn import Sampling
 
-__all__ = ["choose", "gumbel"]  # the noise is half of the definition
+__all__ = ["choose", "gumbel"]
 
 
 def choose(logits: Tensor, sampling: Sampling, position: int) -> int:
