@@ -25,10 +25,11 @@ from decoding.engine import Engine
 from decoding.model import Model
 from decoding.options import EngineOptions
 from decoding.step import Slice, Step
-from decoding.turn import Sampling, Turn
+from decoding.turn import Drafting, Sampling, Turn
 from server import model_files
 
 CPU = torch.device("cpu")
+PLAIN = Drafting(strategy="autoregressive")
 
 
 def forward_times(path: Path, dtype: torch.dtype, repeats: int) -> None:
@@ -109,7 +110,11 @@ def long_conversation(path: Path, dtype: torch.dtype) -> None:
     capacity = 512
     engine = engine_for(path, dtype, capacity=capacity)
     engine.open("s", 32)
-    engine.start(Turn(session="s", tokens=ids(32), sampling=Sampling(seed=0), max_tokens=4 * capacity, end_ids=[]))
+    engine.start(
+        Turn(
+            session="s", tokens=ids(32), sampling=Sampling(seed=0), max_tokens=4 * capacity, end_ids=[], drafting=PLAIN
+        )
+    )
     rows: list[list[str]] = []
     times: list[float] = []
     while engine.has_work:
@@ -139,7 +144,9 @@ def generate(engine: Engine, prompts: Sequence[list[int]], length: int) -> None:
     for index, prompt in enumerate(prompts):
         engine.open(str(index), 4)
         sampling = Sampling(seed=0, temperature=0)
-        engine.start(Turn(session=str(index), tokens=prompt, sampling=sampling, max_tokens=length, end_ids=[]))
+        engine.start(
+            Turn(session=str(index), tokens=prompt, sampling=sampling, max_tokens=length, end_ids=[], drafting=PLAIN)
+        )
     while engine.has_work:
         engine.step()
     for index in range(len(prompts)):

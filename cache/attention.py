@@ -51,6 +51,8 @@ def _attend_in_tiles(query: Tensor, keys: Tensor, values: Tensor, span: Span, ho
         scale=how.scaling,
     )
     unfolded = out.view(tiles, query_heads, span.tile, head_dim).transpose(1, 2)
+    if tiles == 1:
+        return unfolded[0, :rows]
     return unfolded.reshape(-1, query_heads, head_dim)[:rows]
 
 

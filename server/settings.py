@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from yaml import YAMLError
 
 from decoding.drafting import MAX_ROWS, DraftingError, resolve
-from decoding.options import EngineOptions, PolicyName
+from decoding.options import EngineOptions, Exactness, PolicyName
 from decoding.turn import Drafting, StrategyName
 from server.model_files import DEFAULT_MODEL_NAME
 
@@ -60,6 +60,7 @@ class Settings(BaseSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto", "Model", "auto, float32, bfloat16 or float16; auto chooses by device"
     )
+    exact: Exactness = setting("auto", "Model", "bits, fast or auto; bits: texts never depend on drafts or the batch")
     trust_model: bool = setting(False, "Model", "serve unproven model types, too, after a self-check")
     threads: int = setting(0, "Model", "CPU threads; 0 is one per core", ge=0)
 
@@ -160,6 +161,7 @@ class Settings(BaseSettings):
             model=str(model_path),
             device=self.device,
             dtype=self.dtype,
+            exact=self.exact,
             trust_model=self.trust_model,
             threads=self.threads,
             policy=self.policy,
