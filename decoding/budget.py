@@ -3,37 +3,35 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # at which a step is measured
 _ROUNDS = 3
 _RATE = 0.05  # of an observation's surprise that is learnt
-_OUTLIER = 2.0  # a step that takes so many times what is expected says nothing about rows
+_OUTLIER = 2.0  # a step that takes so many times what is expected, or the like less, says nothing
 _GAIN = 1.01  # guesses must promise that much to be forwarded
 
 
-class _Weight(NamedTuple):
-    curve: int
-    knot: int
-    share: float
-
-
 class Costs:
-    """Seconds of a step, by its rows and by the tokens that its sessions have cached.
+    """Seconds of a step, by its rows, its sessions, and the tokens that they have cached.
 
-    Measured at start-up, for a short and for a full cache, and corrected by each step that runs.
+    Measured at start-up with one session, for a short and for a fuller cache, and corrected by each step that runs.
+    What rows cost with a short cache is taken for the layers' part, which depends on all rows of a step; the rest for
+    that of attention, of which each session has its own, for its share of them.
     """
 
     def __init__(self, rows: Sequence[int], cached: Sequence[int], seconds: Sequence[Sequence[float]]) -> None:
-        """seconds[i][j]: of rows[j] with cached[i] tokens; rows and cached rise, and have two entries or more."""
+        """cached: two numbers of tokens; seconds[i][j]: of rows[j] with cached[i] of them. rows and cached rise."""
         self._rows, self._cached = list(rows), list(cached)
         self._seconds = [list(curve) for curve in seconds]
         self._session = 0.0  # of each session beside the first
 
     def __call__(self, rows: int, cached: int, sessions: int = 1) -> float:
-        """cached: mean of the sessions."""
-        known = sum(share * self._seconds[curve][knot] for curve, knot, share in self._weights(rows, cached))
-        return max(known, 1e-9) + self._session * (sessions - 1)
+        """cached: mean of the sessions. Rows are taken to be spread evenly."""
+        short, fuller = self._cached
+        each = rows / sessions
+        per_token = (self._curve(1, each) - self._curve(0, each)) / (fuller - short)
+        seconds = self._curve(0, rows) + sessions * per_token * (cached - short) + self._session * (sessions - 1)
+        return max(seconds, 1e-9)
 
     def observe(self, rows: int, cached: int, sessions: int, seconds: float) -> None:
         """A step that ran."""
@@ -42,22 +40,23 @@ class Costs:
             return
         surprise = _RATE * (seconds - expected)
         if sessions > 1:
-            self._session = max(0.0, self._session + surprise / (sessions - 1))
+            self._session += surprise / (sessions - 1)
             return
-        weights = self._weights(rows, cached)
-        size = sum(share * share for _, _, share in weights)
-        for curve, knot, share in weights:
-            self._seconds[curve][knot] += surprise * share / size
-
-    def _weights(self, rows: int, cached: int) -> list[_Weight]:
-        """Knots between which the point lies, or that it lies beyond."""
         low, share = _between(self._rows, rows)
-        curve, part = _between(self._cached, cached)
-        return [
-            _Weight(curve + i, low + j, (part if i else 1 - part) * (share if j else 1 - share))
-            for i in (0, 1)
-            for j in (0, 1)
-        ]
+        part = (cached - self._cached[0]) / (self._cached[1] - self._cached[0])
+        weights = {
+            (curve, low + knot): (part if curve else 1 - part) * (share if knot else 1 - share)
+            for curve in (0, 1)
+            for knot in (0, 1)
+        }
+        size = sum(weight * weight for weight in weights.values())
+        for (curve, knot), weight in weights.items():
+            self._seconds[curve][knot] += surprise * weight / size
+
+    def _curve(self, curve: int, rows: float) -> float:
+        low, share = _between(self._rows, rows)
+        first, second = self._seconds[curve][low : low + 2]
+        return first + share * (second - first)
 
 
 def measure(step: Callable[[int, int], float], rows: Sequence[int], cached: Sequence[int], patience: float) -> Costs:
@@ -97,8 +96,7 @@ def worth(chances: Sequence[float], certain: int, cost: Callable[[int], float]) 
     return count
 
 
-def _between(knots: Sequence[int], value: int) -> tuple[int, float]:
-    """The knot before which or at which a value stands, and how far it is on the way to the next one."""
+def _between(knots: Sequence[int], value: float) -> tuple[int, float]:
+    """The knot at which or behind which a value stands, and how far it is on the way to the next one."""
     low = min(max(bisect_right(knots, value) - 1, 0), len(knots) - 2)
-    share = (value - knots[low]) / (knots[low + 1] - knots[low])
-    return low, max(share, 0.0)
+    return low, (value - knots[low]) / (knots[low + 1] - knots[low])

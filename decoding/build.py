@@ -88,7 +88,7 @@ def step_costs(model: Model, policy: Policy, rule: Rule, max_rows: int) -> Costs
     cache = policy.new_cache(model.layout, rule, max_rows=max_rows)
     token = int(model.config.vocab_size) // 2
     fuller = min(_CACHED[1], rule.capacity - 1)
-    cached = (min(_CACHED[0], fuller - 1), fuller)
+    cached = (min(_CACHED[0], fuller // 2), fuller)
 
     def step(rows: int, tokens: int) -> float:
         while cache.length < tokens:

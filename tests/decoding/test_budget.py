@@ -66,9 +66,21 @@ def test_costs_follow_the_steps_that_run() -> None:
         costs.observe(rows, cached, 1, seconds * random_.uniform(0.9, 1.1))
     assert costs(4, 300) == pytest.approx(truth(4, 300) / 8, rel=0.1)
     assert costs(50, 900) == pytest.approx(truth(50, 900) / 8, rel=0.1)
+    before = costs(16, 500, 5)
     for _ in range(2000):
-        costs.observe(16, 500, 5, truth(16, 500) / 8 + 4 * 0.3)
-    assert costs(16, 500, 5) - costs(16, 500) == pytest.approx(4 * 0.3, rel=0.1)
+        costs.observe(16, 500, 5, before + 4 * 0.3)
+    assert costs(16, 500, 5) == pytest.approx(before + 4 * 0.3)
+    assert costs(16, 500, 3) == pytest.approx(costs(16, 500, 1) + 2 * 0.3, rel=0.1)
+
+
+def test_each_session_of_a_batch_attends_to_a_cache_of_its_own() -> None:
+    seconds = [[10.0 + rows / 100 for rows in (1, 4, 64)], [10.0 + rows / 100 + rows for rows in (1, 4, 64)]]
+    costs = Costs([1, 4, 64], [0, 1000], seconds)
+    assert costs(8, 1000, 8) == pytest.approx(10.08 + 8 * 1)
+    assert costs(16, 1000, 8) == pytest.approx(10.16 + 8 * 2)
+    assert costs(8, 500, 2) == pytest.approx(10.08 + 2 * 4 / 2)
+    flat = Costs([1, 4, 64], [0, 1000], [[10.0, 10.0, 10.0], [15.0, 15.0, 30.0]])
+    assert flat(32, 1000, 8) - flat(8, 1000, 8) == pytest.approx(0)  # four rows attend at the price of one
 
 
 def test_a_step_that_stalled_teaches_nothing() -> None:
