@@ -4,8 +4,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # at which a step is measured
-_ROUNDS = 3
+ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64)  # at which a step is measured; past the last it goes on as a line
+_ROUNDS = 2
 _RATE = 0.05  # of an observation's surprise that is learnt
 _OUTLIER = 2.0  # a step that takes so many times what is expected, or the like less, says nothing
 _GAIN = 1.01  # guesses must promise that much to be forwarded
@@ -60,7 +60,7 @@ class Costs:
 
 
 def measure(step: Callable[[int, int], float], rows: Sequence[int], cached: Sequence[int], patience: float) -> Costs:
-    """step(rows, cached) runs one and returns its seconds: best of three rounds, fewer where they take too long.
+    """step(rows, cached) runs one and returns its seconds: best of two rounds, or one where they take too long.
 
     The best, since whatever disturbs a step makes it longer; and no step costs more than one with more rows.
     patience: seconds for each number of cached tokens, past which no round begins.

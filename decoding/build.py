@@ -23,8 +23,8 @@ from decoding.self_check import self_check
 from decoding.served import SERVED_TYPES, trained_context
 from decoding.step import Slice, Step
 
-_CACHED = (64, 1024)  # tokens for which the cost of a step is measured; beyond, it goes on as a line
-_PATIENCE = 1.0  # seconds of steps for each of them
+_CACHED = (64, 512)  # tokens for which the cost of a step is measured; beyond, it goes on as a line
+_PATIENCE = 0.3  # seconds of steps for each of them, at least a round
 
 
 def build(options: EngineOptions) -> Engine:
@@ -71,7 +71,7 @@ def build(options: EngineOptions) -> Engine:
         trained_context=trained,
         max_rows=max_rows,
         drafting=drafting,
-        step_seconds={rows: costs(rows, options.capacity) for rows in ROWS if rows <= max_rows},
+        step_seconds={rows: costs(rows, options.capacity) for rows in (1, 8, 16, 32) if rows <= max_rows},
         max_sinks=max_sinks,
         session_bytes=session_bytes,
         max_sessions=memory // session_bytes,
