@@ -13,10 +13,9 @@ CONTEXT = 16  # latest tokens that sources are asked about
 
 
 class _Guess(NamedTuple):
-    """A token that may be drafted; they compare by what comes first."""
+    """A token that may be drafted; the likeliest compares as the smallest."""
 
     unlikely: float  # minus the chance that it and all before it are accepted
-    order: int
     parent: int
     token: int
     evidence: Evidence
@@ -72,7 +71,7 @@ class Guesses:
             together = tuple(spoke)
             below = chance * self._acceptance.chance(together)
             if below >= limits.floor:
-                heappush(heap, _Guess(-below, len(heap), node, token, together, context))
+                heappush(heap, _Guess(-below, node, token, together, context))
 
 
 class Guessing(Strategy):

@@ -5,6 +5,7 @@ from collections.abc import Callable, MutableSequence
 
 from cache.session_cache import SessionCache
 from cache.slab import UndoExhaustedError
+from decoding.drafting import MAX_ROWS
 from decoding.processors import Processor, processor_for
 from decoding.speculator import Speculator
 from decoding.strategy import Draft, Limits
@@ -59,7 +60,7 @@ class Session:
 
     def draft(self, rows: int, floor: float) -> Draft:
         """Guesses behind the pending token."""
-        return self.speculator.draft(Limits(rows, self.most() - 1, floor, self.cache.layout.exact))
+        return self.speculator.draft(Limits(min(rows, MAX_ROWS), self.most() - 1, floor, self.cache.layout.exact))
 
     def forget(self, keep: int) -> None:
         """Ends the turn, and all tokens from text position `keep` on are gone.

@@ -250,6 +250,24 @@ def test_rows_are_bounded_whatever_is_asked(tiny_model: Path) -> None:
     assert list(texts.values()) == plain
 
 
+def test_a_session_drafts_no_more_rows_than_masks_have_bits(tiny_model: Path) -> None:
+    """Also where a step takes many more, as on a GPU."""
+    engine = engine_for(tiny_model, max_rows=1000, exact="fast", capacity=400)
+    engine.costs = CHEAP
+    (text,), _ = generate(engine, PROMPTS[:1], [GREEDY], [PLAIN], max_tokens=300)
+    for prediction in (text, []):
+        assert generate(engine, PROMPTS[:1], [GREEDY], [Drafting()], max_tokens=300, prediction=prediction)[0] == [text]
+    engine.open("s", 4)
+    engine.start(Turn(session="s", tokens=PROMPTS[0], sampling=GREEDY, max_tokens=300, end_ids=[], prediction=text))
+    engine.step()
+    most = 0
+    while engine.has_work:
+        work = engine.plan()
+        most = max(most, *(len(draft) for _, draft in work if draft is not None))
+        engine.settle(work, engine.run(work))
+    assert most == 128
+
+
 @pytest.mark.parametrize(
     ("asked", "parameter"),
     [
