@@ -54,7 +54,7 @@ def build(options: EngineOptions) -> Engine:
     try:
         drafting = resolve(options.drafting, max_rows)
     except DraftingError as error:
-        raise ModelRefusedError(str(error)) from None
+        raise ModelRefusedError(f"{error.parameter}: {error}") from None
     costs = step_costs(model, policy, rule, max_rows)
     facts = EngineFacts(
         model=options.model,

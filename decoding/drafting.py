@@ -14,7 +14,7 @@ DEFAULTS = {
 
 
 class DraftingError(ValueError):
-    """Sizes that cannot be; `parameter` is the one at fault."""
+    """Sizes that cannot be; `parameter` is the one at fault, which the message does not name."""
 
     def __init__(self, parameter: str, message: str) -> None:
         super().__init__(message)
@@ -27,9 +27,9 @@ def resolve(asked: Drafting, max_rows: int) -> Drafting:
     for name, least in (("window", 1), ("ngram", 2), ("guesses", 0)):
         value = getattr(asked, name)
         if value is not None and name not in sizes:
-            raise DraftingError(name, f"strategy {asked.strategy!r} has no {name!r}")
+            raise DraftingError(name, f"strategy {asked.strategy!r} has no such size")
         if value is not None and not least <= value <= MAX_ROWS:
-            raise DraftingError(name, f"{name!r} must be between {least} and {MAX_ROWS}")
+            raise DraftingError(name, f"it must be between {least} and {MAX_ROWS}, not {value}")
     drafting = replace(asked, **{name: size for name, size in sizes.items() if getattr(asked, name) is None})
     rows, limit = num_rows(drafting), min(max_rows, MAX_ROWS)
     if rows > limit:

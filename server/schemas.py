@@ -50,11 +50,17 @@ def _only(supported: Any) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _check_token_id(key: str) -> str:
+    if not (key.isascii() and key.isdigit() and len(key) <= 10 and key == str(int(key))):
+        raise PydanticCustomError("token_id", 'Keys should be token ids, as "1234"')
+    return key
+
+
 Text = Annotated[str, AfterValidator(_check_unicode)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH), AfterValidator(_check_unicode)]
 OutputTokens = Annotated[int, Field(ge=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-TokenId = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
+TokenId = Annotated[str, AfterValidator(_check_token_id)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 

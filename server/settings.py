@@ -81,9 +81,9 @@ class Settings(BaseSettings):
         "Lookahead",
         "auto, lookahead, jacobi or autoregressive (no drafts)",
     )
-    window: Size = setting(None, "Lookahead", "columns of its window; null takes the strategy's own")
-    ngram: Size = setting(None, "Lookahead", "length of its n-grams; null takes the strategy's own")
-    guesses: Size = setting(None, "Lookahead", "most n-grams tried in a step; null takes the strategy's own")
+    window: Size = setting(None, "Lookahead", "its columns, of lookahead (null: 5) and jacobi (null: 8)")
+    ngram: Size = setting(None, "Lookahead", "length of n-grams, of lookahead (null: 4)")
+    guesses: Size = setting(None, "Lookahead", "most n-grams tried in a step, of lookahead (null: 5)")
 
     max_rows: int = setting(0, "Limits", "most tokens computed in one step; 0 chooses by device", ge=0)
     max_running: int = setting(0, "Limits", "most requests decoded at once; 0 is as many as fit", ge=0)
