@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64)  # at which a step is measured; past the last it goes on as a line
 _ROUNDS = 2
 _RATE = 0.05  # of an observation's surprise that is learnt
-_OUTLIER = 2.0  # a step that takes so many times what is expected, or the like less, says nothing
+_OUTLIER = 2.0  # times what is expected: what a step takes beyond that is a stall
 _GAIN = 1.01  # guesses must promise that much to be forwarded
 
 
@@ -29,16 +29,14 @@ class Costs:
         """cached: mean of the sessions. Rows are taken to be spread evenly."""
         short, fuller = self._cached
         each = rows / sessions
-        per_token = (self._curve(1, each) - self._curve(0, each)) / (fuller - short)
+        per_token = max(0.0, self._curve(1, each) - self._curve(0, each)) / (fuller - short)
         seconds = self._curve(0, rows) + sessions * per_token * (cached - short) + self._session * (sessions - 1)
-        return max(seconds, 1e-9)
+        return max(seconds, self._curve(0, rows) / 4)
 
     def observe(self, rows: int, cached: int, sessions: int, seconds: float) -> None:
         """A step that ran."""
         expected = self(rows, cached, sessions)
-        if not expected / _OUTLIER < seconds < expected * _OUTLIER:
-            return
-        surprise = _RATE * (seconds - expected)
+        surprise = _RATE * (min(max(seconds, expected / _OUTLIER), expected * _OUTLIER) - expected)
         if sessions > 1:
             self._session += surprise / (sessions - 1)
             return
@@ -52,6 +50,11 @@ class Costs:
         size = sum(weight * weight for weight in weights.values())
         for (curve, knot), weight in weights.items():
             self._seconds[curve][knot] += surprise * weight / size
+        for values in self._seconds:  # no rows cost less than fewer do
+            for knot in range(low, 0, -1):
+                values[knot - 1] = min(values[knot - 1], values[knot])
+            for knot in range(low + 1, len(values)):
+                values[knot] = max(values[knot - 1], values[knot])
 
     def _curve(self, curve: int, rows: float) -> float:
         low, share = _between(self._rows, rows)

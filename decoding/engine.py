@@ -10,6 +10,7 @@ from cache.session_cache import SessionCache
 from decoding.acceptance import Tally
 from decoding.budget import Costs
 from decoding.drafting import resolve
+from decoding.drafts import ROOT
 from decoding.errors import NoPlaceError
 from decoding.model import Model
 from decoding.options import EngineFacts
@@ -51,6 +52,7 @@ class Engine:
         self._policy = POLICIES[facts.policy]
         self._successors = Successors(facts.vocab_size)
         self._sessions: dict[str, Session] = {}
+        self._steps = 0
         self._running: dict[str, Session] = {}  # in order of precedence: whoever was served goes to the end
 
     def open(self, session: str, sinks: int) -> None:
@@ -73,7 +75,9 @@ class Engine:
         Raises ValueError for what cannot be, and changes nothing then.
         """
         session = self._sessions[turn.session]
-        for ids in (turn.tokens, turn.prediction):
+        if turn.min_tokens and len(set(turn.end_ids)) >= self.facts.vocab_size:
+            raise ValueError("with min_tokens some token must not be an end token")
+        for ids in (turn.tokens, turn.prediction, turn.end_ids):
             if not 0 <= min(ids, default=0) <= max(ids, default=0) < self.facts.vocab_size:
                 raise ValueError(f"token ids are between 0 and {self.facts.vocab_size - 1}")
         check(turn.sampling, self.facts.vocab_size)
@@ -131,8 +135,12 @@ class Engine:
         room = self.facts.max_rows - certain
         drafts: dict[str, Draft] = {}
         guessing: list[str] = []
-        for name in sessions:
+        self._steps += 1
+        first = self._steps % max(1, len(sessions))  # where rows are short, each is the first in turn
+        for name in sessions[first:] + sessions[:first]:
             state = self._running[name]
+            if state.spoilt:
+                continue
             if state.speculator.budgeted:
                 guessing.append(name)
             elif room > 0:
@@ -185,17 +193,21 @@ class Engine:
             part = ranked.part(first, first + len(draft))
             first += len(draft)
             try:
-                results.append(self._settle(share, state, draft, part))
+                results.extend(self._settle(share, state, draft, part))
             except Exception as error:
                 logger.exception("A session failed")
                 self._abandon(share.session)
                 results.append(Fault(session=share.session, reason=f"{type(error).__name__}: {error}"))
         return results
 
-    def _settle(self, share: Share, state: Session, draft: Draft, ranked: Ranked) -> Output:
-        """One session's tokens."""
+    def _settle(self, share: Share, state: Session, draft: Draft, ranked: Ranked) -> list[Output]:
+        """One session's tokens; none where drafts have spoilt its step, which is then made again without any."""
         turn = state.turn
         assert turn is not None
+        if len(draft) > 1 and not ranked.finite[ROOT]:
+            state.spoilt = True
+            state.renew()
+            return []
         pending, room = state.ids[-1], state.room()
         pick = partial(_pick, turn.sampling, state.processor, len(state.ids), ranked)
         verified = verify(draft, pick, turn.end_ids, min(room, state.most()), chain=state.cache.layout.exact)
@@ -211,7 +223,7 @@ class Engine:
         else:
             self._running[share.session] = state
         finish: Literal["stop", "length"] | None = "stop" if ended else "length" if done else None
-        return Output(session=share.session, tokens=tokens, length=len(state.ids), finish=finish)
+        return [Output(session=share.session, tokens=tokens, length=len(state.ids), finish=finish)]
 
     def _cached(self, session: str) -> int:
         """Keys that its next query sees."""

@@ -144,4 +144,5 @@ def _end_ids(path: Path, config: PretrainedConfig) -> list[int]:
     except OSError:
         ids = None
     ids = config.eos_token_id if ids is None else ids
-    return [ids] if isinstance(ids, int) else list(ids or [])
+    named = [ids] if isinstance(ids, int) else list(ids or [])
+    return [token for token in named if 0 <= token < config.vocab_size]  # some name one that the model cannot say

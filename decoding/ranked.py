@@ -35,7 +35,7 @@ def rank(logits: Tensor, count: int) -> Ranked:
     tops = peaks.topk(min(count, peaks.shape[1])).indices
     candidates = tiles.gather(1, tops[..., None].expand(-1, -1, _TILE)).flatten(1)
     ranks = candidates.topk(count).indices
-    likeliest = tops.gather(1, ranks // _TILE) * _TILE + ranks % _TILE
+    likeliest = (tops.gather(1, ranks // _TILE) * _TILE + ranks % _TILE).clamp(max=vocab - 1)  # where few are finite
     tile = first_of_largest(peaks)
     best = tile * _TILE + first_of_largest(tiles[torch.arange(rows, device=logits.device), tile])
     largest = logits.gather(1, best[:, None]).double()  # NaN where any is

@@ -28,6 +28,7 @@ class Session:
         self.turn: Turn | None = None
         self.processor: Processor | None = None  # of the running turn, where it changes logits
         self.first = 0  # text position of the running turn's first generated token
+        self.spoilt = False  # whether a draft of this turn had keys that are no numbers: masking does not hide those
 
     def start(self, turn: Turn, drafting: Drafting) -> None:
         """Raises ValueError for what cannot be, and changes nothing then. drafting: resolved sizes."""
@@ -39,7 +40,7 @@ class Session:
         if limit is not None and length > limit:
             raise ValueError(f"{length} tokens do not fit into a cache of {limit} that evicts none")
         self.ids.extend(turn.tokens)
-        self.turn, self.first = turn, length
+        self.turn, self.first, self.spoilt = turn, length, False
         self.processor = processor_for(turn, self.cache.rule, self.ids)
         self.speculator.begin(turn, drafting)
 

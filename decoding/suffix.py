@@ -50,6 +50,7 @@ class Suffixes(Source):
         for place in range(max(self._stop, 1), length - 1):
             if place - self._first >= self._size:
                 if self._size < self._limit:
+                    self._stop = place
                     self._resize(min(2 * self._size, self._limit))
                 else:
                     self._first = place - self._size + 1

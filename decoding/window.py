@@ -65,26 +65,27 @@ class Lookahead(Strategy):
         """most: G."""
         self._window, self._pool, self._guesses = window, pool, guesses
         self._length, self._most = ngram - 1, most
-        self._placed = False
+        self._placed: Draft | None = None  # the draft that it is in
         self._pending = -1
 
     def draft(self, context: Sequence[int], limits: Limits) -> Draft:
         """A step without room for the window has guesses alone, and the window waits."""
         draft = Draft()
         self._pending = context[-1]
-        self._placed = self._window.size <= limits.rows
-        beside = self._window.size - 1 if self._placed else 0
+        fits = self._window.size <= limits.rows
+        beside = self._window.size - 1 if fits else 0
         rows = min(limits.rows - beside, 1 + self._most * self._length)
         depth = min(limits.depth, self._length)
         self._guesses.grow(draft, context, limits._replace(rows=rows, depth=depth, floor=0.0), self._most)
-        if self._placed:
+        self._placed = draft if fits else None
+        if fits:
             self._window.place(draft)
         return draft
 
     def learn(self, draft: Draft, verified: Verified, best: Sequence[int]) -> None:
-        """Harvests the window's n-grams and moves it on by a place."""
+        """Harvests the window's n-grams and moves it on by a place. A step may have had no draft of it."""
         self._guesses.learn(draft, verified)
-        if self._placed:
+        if self._placed is draft:
             for ngram in self._window.shift(self._pending, best):
                 self._pool.add(ngram)
 
@@ -110,5 +111,5 @@ class Jacobi(Strategy):
         """What the model made of the chain behind the accepted tokens, and tokens of the prompt at its end."""
         for node in range(1, len(draft)):
             self._tally.add("window", node in verified.nodes)
-        self._chain = list(best[len(verified.tokens) :])
+        self._chain = list(best[len(verified.tokens) :]) if len(draft) > 1 else self._chain[1:]
         self._chain += self._random.choices(self._prompt, k=self._length - len(self._chain))

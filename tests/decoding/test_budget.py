@@ -83,11 +83,31 @@ def test_each_session_of_a_batch_attends_to_a_cache_of_its_own() -> None:
     assert flat(32, 1000, 8) - flat(8, 1000, 8) == pytest.approx(0)  # four rows attend at the price of one
 
 
-def test_a_step_that_stalled_teaches_nothing() -> None:
+def test_a_step_that_stalled_teaches_little_and_a_slower_machine_is_learnt() -> None:
     costs = Costs([1, 8], [64, 1024], [[1.0, 2.0], [1.0, 2.0]])
-    for _ in range(100):
+    costs.observe(1, 64, 1, 50.0)
+    assert costs(1, 64) == pytest.approx(1.05)
+    for _ in range(500):
         costs.observe(1, 64, 1, 50.0)
-    assert costs(1, 64) == 1.0
+    assert costs(1, 64) == pytest.approx(50, rel=0.01)
+    for _ in range(500):
+        costs.observe(1, 64, 1, 0.5)
+    assert costs(1, 64) == pytest.approx(0.5, rel=0.01)
+
+
+def test_noise_makes_no_step_cheaper_than_a_smaller_one_nor_free() -> None:
+    costs = Costs([1, 2, 128], [64, 1023], [[0.010, 0.0101, 0.02], [0.0099, 0.01, 0.0199]])
+    assert costs(1, 100_000) == pytest.approx(0.010)
+    random_ = random.Random(1)
+    for _ in range(3000):
+        rows, sessions = random_.choice([1, 2, 3, 9, 128]), random_.choice([1, 1, 8])
+        costs.observe(max(rows, sessions), random_.randint(1, 4000), sessions, 0.01 * random_.uniform(0.3, 2.5))
+    known = [costs(rows, 500) for rows in (1, 2, 5, 64, 128, 500, 2048)]
+    assert known == sorted(known)
+    assert known[0] > 0.001
+    for _ in range(500):
+        costs.observe(8, 500, 8, 1e-6)
+    assert costs(8, 500, 8) >= costs(8, 64) / 5
 
 
 def test_measuring_takes_the_best_of_its_rounds() -> None:

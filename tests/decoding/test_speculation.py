@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from transformers import LlamaForCausalLM
 
 from decoding.budget import Costs
@@ -117,7 +118,7 @@ def test_strategies_run_side_by_side(engine: Engine, want: list[list[list[int]]]
 
 @pytest.mark.parametrize("policy", ["window", "recompute", "dense"])
 def test_with_every_policy(tiny_model: Path, policy: str) -> None:
-    engine = engine_for(tiny_model, policy=policy, capacity=96)
+    engine = engine_for(tiny_model, policy=policy, capacity=96 if policy == "dense" else 48)
     for drafting in (Drafting(), Drafting(strategy="jacobi", window=5), lookahead(4, 3, 4)):
         for sampling in SAMPLINGS[:2]:
             prompts = PROMPTS[:3]
@@ -248,6 +249,73 @@ def test_rows_are_bounded_whatever_is_asked(tiny_model: Path) -> None:
             assert isinstance(output, Output)
             texts[output.session] += output.tokens
     assert list(texts.values()) == plain
+
+
+def test_a_prompt_that_takes_all_rows_harms_no_window(tiny_model: Path) -> None:
+    """Steps in which a session has no draft, behind one in which its window was in flight."""
+    engine = engine_for(tiny_model, max_rows=40)
+    long = random.Random(2).choices(range(3, 259), k=197)
+    draftings = [lookahead(5, 4, 5), Drafting(strategy="jacobi", window=8), Drafting()]
+    plain = [generate(engine, [prompt], [GREEDY], [PLAIN])[0][0] for prompt in (*PROMPTS[1:], long)]
+    for name, (prompt, drafting) in enumerate(zip(PROMPTS[1:], draftings, strict=True)):
+        engine.open(str(name), 4)
+        engine.start(
+            Turn(session=str(name), tokens=prompt, sampling=GREEDY, max_tokens=60, end_ids=[], drafting=drafting)
+        )
+    engine.open("3", 4)
+    texts: list[list[int]] = [[], [], [], []]
+    for step in itertools.count():
+        if step == 8:
+            engine.start(Turn(session="3", tokens=long, sampling=GREEDY, max_tokens=60, end_ids=[], drafting=PLAIN))
+        if not engine.has_work:
+            break
+        for output in engine.step():
+            assert isinstance(output, Output), output
+            texts[int(output.session)] += output.tokens
+    assert texts == plain
+
+
+def test_windows_take_turns_where_rows_are_short(tiny_model: Path) -> None:
+    engine = engine_for(tiny_model, max_rows=30)
+    for name in "ab":
+        engine.open(name, 4)
+        engine.start(
+            Turn(session=name, tokens=PHRASE, sampling=GREEDY, max_tokens=80, end_ids=[], drafting=lookahead(5, 4, 5))
+        )
+    large = {"a": 0, "b": 0}
+    while len(engine.running) == 2:
+        work = engine.plan()
+        for share, draft in work:
+            large[share.session] += draft is not None and len(draft) > 10
+        engine.settle(work, engine.run(work))
+    assert min(large.values()) > 0.4 * sum(large.values()) > 10
+
+
+def test_a_draft_whose_keys_are_no_numbers_costs_a_step_and_no_text(tiny_model: Path) -> None:
+    """A weight of zero does not hide them: such a step is made again without drafts."""
+    engine = engine_for(tiny_model, max_rows=64)
+    engine.costs = CHEAP
+    (text,), _ = generate(engine, PROMPTS[2:3], [GREEDY], [PLAIN])
+    bad = next(token for token in range(3, 259) if token not in text and token not in PROMPTS[2])
+    embeddings: Any = engine._model._model
+    embeddings.model.embed_tokens.weight.data = embeddings.model.embed_tokens.weight.data.clone()  # tied to the head
+    embeddings.model.embed_tokens.weight.data[bad] = torch.nan
+    assert generate(engine, PROMPTS[2:3], [GREEDY], [PLAIN])[0] == [text]
+    for prediction in ([*text[:5], bad, bad, *text[5:]], [*text[:9], bad]):
+        assert generate(engine, PROMPTS[2:3], [GREEDY], [Drafting()], prediction=prediction)[0] == [text]
+    assert generate(engine, PROMPTS[:3], [GREEDY] * 3, [Drafting()] * 3, prediction=[*text[:5], bad])[0][2] == text
+
+
+def test_end_tokens_that_cannot_be_are_refused(tiny_model: Path) -> None:
+    engine = engine_for(tiny_model)
+    engine.open("s", 4)
+    turn = Turn(session="s", tokens=[5], sampling=GREEDY, max_tokens=3, end_ids=[259])
+    with pytest.raises(ValueError, match="between 0 and 258"):
+        engine.start(turn)
+    with pytest.raises(ValueError, match="some token must not be an end token"):
+        engine.start(structs.replace(turn, end_ids=list(range(259)), min_tokens=1))
+    engine.start(structs.replace(turn, end_ids=list(range(259))))
+    assert len(engine.step()) == 1
 
 
 def test_a_session_drafts_no_more_rows_than_masks_have_bits(tiny_model: Path) -> None:

@@ -54,6 +54,19 @@ def test_it_slides_over_a_text_without_end_and_its_memory_is_bounded() -> None:
     assert sum(len(array) for array in (index._pairs, index._pair_heads, index._singles, index._single_heads)) == 1024
 
 
+@pytest.mark.parametrize("length", [1000, 1500, 2050, 5000, 9000])
+def test_a_text_at_once_is_indexed_as_token_by_token(length: int) -> None:
+    for ids in (list(range(length)), random.Random(length).choices(range(300), k=length)):
+        at_once, one_by_one = Suffixes(ids, limit=4096), Suffixes(ids, limit=4096)
+        at_once.extend(length)
+        for end in range(length + 1):
+            one_by_one.extend(end)
+        for end in range(max(2, length - 4090), length, 7):
+            proposed = list(at_once.propose(ids[end - 2 : end]))
+            assert proposed
+            assert proposed == list(one_by_one.propose(ids[end - 2 : end]))
+
+
 @pytest.mark.parametrize("limit", [64, 1024])
 def test_taking_tokens_back_equals_never_having_had_them(limit: int) -> None:
     random_ = random.Random(limit)
