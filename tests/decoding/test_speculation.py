@@ -1,11 +1,9 @@
-"""Whatever is drafted, the text is that of plain decoding: the engine on a tiny model, in float32, and the law."""
+"""Whatever is drafted, the text is that of plain decoding: the engine on a tiny model, in float32."""
 
 import itertools
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -15,14 +13,9 @@ from transformers import LlamaForCausalLM
 
 from decoding.budget import Costs
 from decoding.build import build
-from decoding.drafting import DraftingError, num_rows, resolve
-from decoding.drafts import ROOT, Trie
 from decoding.engine import Engine
-from decoding.errors import ModelRefusedError
 from decoding.options import EngineOptions
-from decoding.sampling import choose
 from decoding.turn import Drafting, Output, Sampling, SourceName, Turn
-from decoding.verify import Verified, verify
 from tests.driver import GREEDY
 
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"))
@@ -334,113 +327,3 @@ def test_a_session_drafts_no_more_rows_than_masks_have_bits(tiny_model: Path) ->
         most = max(most, *(len(draft) for _, draft in work if draft is not None))
         engine.settle(work, engine.run(work))
     assert most == 128
-
-
-@pytest.mark.parametrize(
-    ("asked", "parameter"),
-    [
-        (Drafting(window=3), "window"),
-        (Drafting(strategy="autoregressive", guesses=1), "guesses"),
-        (Drafting(strategy="jacobi", ngram=3), "ngram"),
-        (Drafting(strategy="jacobi", window=0), "window"),
-        (lookahead(0, 3, 1), "window"),
-        (lookahead(1, 1, 1), "ngram"),
-        (lookahead(1, 2, -1), "guesses"),
-        (lookahead(15, 5, 18), "window"),
-        (Drafting(strategy="jacobi", window=129), "window"),
-    ],
-)
-def test_sizes_that_cannot_be_name_the_parameter(asked: Drafting, parameter: str) -> None:
-    with pytest.raises(DraftingError) as error:
-        resolve(asked, 128)
-    assert error.value.parameter == parameter
-
-
-def test_sizes_that_are_not_given_are_the_strategys_own(tiny_model: Path) -> None:
-    assert num_rows(resolve(lookahead(15, 5, 15), 128)) == 120
-    assert resolve(Drafting(strategy="lookahead", window=3), 128) == lookahead(3, 4, 5)
-    engine = engine_for(tiny_model, drafting=Drafting(strategy="jacobi"))
-    assert engine.facts.drafting == Drafting(strategy="jacobi", window=8)
-    with pytest.raises(ModelRefusedError, match="take 30 rows of a step, and there are 16"):
-        engine_for(tiny_model, drafting=Drafting(strategy="lookahead"), max_rows=16)
-
-
-# The law: three tokens drawn from a table of logits by prefix.
-
-VOCAB = 4
-LOGITS = {
-    prefix: torch.tensor([random.Random(repr(prefix)).gauss(0, 1.2) for _ in range(VOCAB)], dtype=torch.float64)
-    for depth in range(3)
-    for prefix in itertools.product(range(VOCAB), repeat=depth)
-}
-CANDIDATES = [[0, 1, 2], [0, 1, 3], [0, 2, 2], [3, 3, 3], [1, 0]]  # they share and part at each depth
-
-
-def p_value(sample: Callable[[int, Trie], list[int]]) -> float:
-    """Of the counts of whole texts, against the product of their exact probabilities."""
-    counts: Counter[tuple[int, ...]] = Counter()
-    total = 6000
-    for seed in range(total):
-        trie = Trie()
-        for candidate in CANDIDATES:
-            trie.add(candidate)
-        counts[tuple(sample(seed, trie))] += 1
-    statistic = 0.0
-    texts = list(itertools.product(range(VOCAB), repeat=3))
-    for text in texts:
-        probability = 1.0
-        for depth in range(3):
-            probability *= float(LOGITS[text[:depth]].softmax(0)[text[depth]])
-        statistic += (counts[text] - probability * total) ** 2 / (probability * total)
-    freedom = len(texts) - 1
-    spread = 2 / (9 * freedom)  # Wilson and Hilferty's normal approximation of chi-square
-    return 1 - NormalDist().cdf(((statistic / freedom) ** (1 / 3) - 1 + spread) / spread**0.5)
-
-
-def sample_in_steps(verifier: Callable[[Trie, int, list[int]], Verified], seed: int, trie: Trie) -> list[int]:
-    """The first step drafts; what it leaves to be chosen is chosen one by one."""
-    text = verifier(trie, seed, []).tokens[:3]
-    while len(text) < 3:
-        text += verifier(Trie(), seed, text).tokens
-    return text
-
-
-def honest(trie: Trie, seed: int, before: list[int]) -> Verified:
-    def pick(node: int, accepted: list[int]) -> int:
-        prefix = (*before, *accepted)
-        return choose(LOGITS[prefix], Sampling(seed=seed), len(prefix))
-
-    return verify(trie, pick, (), 3 - len(before))
-
-
-def biased(trie: Trie, seed: int, before: list[int]) -> Verified:
-    """Accepts a draft that is likely enough, whatever was drawn."""
-
-    def pick(node: int, accepted: list[int]) -> int:
-        prefix = (*before, *accepted)
-        probabilities = LOGITS[prefix].softmax(0)
-        for token in range(VOCAB):
-            if trie.child(node, token) is not None and probabilities[token] > 0.1:
-                return token
-        return choose(LOGITS[prefix], Sampling(seed=seed), len(prefix))
-
-    return verify(trie, pick, (), 3 - len(before))
-
-
-def test_sampled_texts_follow_the_law_whatever_is_drafted() -> None:
-    assert p_value(lambda seed, trie: sample_in_steps(honest, seed, trie)) > 0.01
-
-
-def test_a_biased_verifier_is_found_out() -> None:
-    """Control: the test above sees it."""
-    assert p_value(lambda seed, trie: sample_in_steps(biased, seed, trie)) < 1e-6
-
-
-def test_a_chain_alone_is_trusted_where_bits_are_kept() -> None:
-    trie = Trie()
-    trie.add([1, 2])
-    trie.add([3, 4])
-    for first, nodes in ((1, [ROOT, 1, 2]), (3, [ROOT])):
-        path = {1: [1, 2, 9], 3: [3, 4, 9]}[first]
-        assert verify(trie, lambda node, accepted, path=path: path[len(accepted)], (), 9, chain=True).nodes == nodes  # type: ignore[misc]
-        assert len(verify(trie, lambda node, accepted, path=path: path[len(accepted)], (), 9).nodes) == 3  # type: ignore[misc]
