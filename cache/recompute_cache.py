@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from cache.layout import Layout
 from cache.rule import Rule, Run
 from cache.session_cache import SessionCache
 from cache.sink_group import Sizes
@@ -15,15 +14,11 @@ class RecomputeCache(SessionCache):
     the C - B tokens that stay. Positions are those of the text: scores depend on differences only.
     """
 
-    def __init__(self, layout: Layout, rule: Rule, *, max_rows: int) -> None:
-        super().__init__(layout, rule, max_rows=max_rows)
-        self._evicted = 0  # where the window at hand begins
-
     def waiting(self, length: int) -> int:
         """Begins a new window where the query at length - 1 has another E than the one at hand."""
         evicted = self.rule.evicted(length - 1) if length else 0
-        if evicted != self._evicted:
-            self._evicted = self.length = evicted
+        if evicted != self._begin:
+            self._begin = self.length = evicted
             for group in self._groups:
                 group.restart(evicted)
         return length - self.length
@@ -32,11 +27,11 @@ class RecomputeCache(SessionCache):
         """What lies before the window is computed anew when it is needed."""
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot roll back to {length}: the session has {self.length} tokens")
-        self.length = max(length, self._evicted)
+        self.length = max(length, self._begin)
 
     def _runs(self, start: int, stop: int) -> Iterable[Run]:
         """All rows belong to the window at hand, whatever their own E: they are there for a query behind them."""
-        return [Run(start, stop, self._evicted)]
+        return [Run(start, stop, self._begin)]
 
     @staticmethod
     def _sizes(rule: Rule, max_rows: int) -> Sizes:

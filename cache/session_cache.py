@@ -6,6 +6,7 @@ from torch import Tensor
 
 from cache.attention import Scores
 from cache.layout import Layer, Layout
+from cache.packed import Packed
 from cache.rule import Rule, Run
 from cache.sink_group import SinkGroup, Sizes
 from cache.span import TILE_KEYS
@@ -27,6 +28,7 @@ class SessionCache:
         """max_rows: most rows of one step."""
         self.layout, self.rule = layout, rule
         self.length = 0  # committed tokens; the next row has this text position
+        self._begin = 0  # text position of the first token there is, where windows are computed anew
         sizes = self._sizes(rule, max_rows)
         self._windows: list[WindowGroup] = []
         self._sinks: list[SinkGroup] = []  # one, or none where all layers keep windows
@@ -129,6 +131,32 @@ class SessionCache:
         for group in self._groups:
             group.roll_back(length)
         self.length = length
+
+    def pack(self) -> Packed:
+        """A compact copy in host memory, between two steps. A cache that unpacks it equals this one in all that
+        follows, bit for bit: steps, trees, evictions, and roll-backs as deep as here.
+        """
+        return Packed(self.length, self._begin, tuple(group.pack(self.length) for group in self._groups))
+
+    def head(self, length: int) -> Packed | None:
+        """The first `length` tokens alone, at most all of them, packed as of a cache that never had more.
+
+        None where that cannot be: some of them, or of those behind them, are evicted.
+        """
+        if self._begin or length > self.length:
+            return None
+        parts = [group.head(length) for group in self._groups]
+        whole = tuple(part for part in parts if part is not None)
+        return Packed(length, 0, whole) if len(whole) == len(parts) else None
+
+    def unpack(self, packed: Packed) -> None:
+        """Into an empty cache of the same layout, rule and max_rows; `head`s fit every rule.
+
+        Raises ValueError for what was not packed of such a cache, and this one is of no use then.
+        """
+        for group, part in zip(self._groups, packed.parts, strict=True):
+            group.unpack(part)
+        self.length, self._begin = packed.length, packed.begin
 
 
 def _grouped(layout: Layout, rule: Rule) -> dict[int | None, list[int]]:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from cache.attention import Scores, attend
 from cache.layout import Layer, Layout
+from cache.packed import Part
 from cache.rule import Rule, Run
-from cache.slab import Ring, Slab, UndoExhaustedError
+from cache.slab import Ring, Slab, UndoExhaustedError, check_like
 from cache.span import TILE_KEYS, Shape, Span, branches, causal, tiled
 from cache.tree import Tree
 
@@ -111,6 +112,45 @@ class SinkGroup:
     def restart(self, position: int) -> None:
         """Empty, and the next row is the first of a text that begins at this position. For S = 0."""
         self._evicted, self._slab.origin = position, -position
+
+    def pack(self, length: int) -> Part:
+        """All that it needs of the `length` committed tokens to go on, and to go back as far as it can.
+
+        Moved sinks are left out where they are made of the pristine ones again, and of the ring what no roll-back can
+        reach: rows past the E at hand are those of a text that was rolled back.
+        """
+        evicted, sinks = self._evicted, self._rule.sinks
+        oldest = min(evicted, max(0, self._deepest - self._undo.rows))
+        return Part(
+            (self._slab.origin, evicted, self._deepest),
+            (
+                self._slab.pack(sinks + evicted if evicted else 0, length),
+                self._pristine.pack(0, sinks if evicted else 0),
+                self._undo.pack(sinks + oldest, sinks + evicted),
+            ),
+        )
+
+    def head(self, length: int) -> Part | None:
+        """The first `length` committed tokens as a group that saw no others; None where some are evicted."""
+        if self._evicted:
+            return None
+        empty = self._slab.pack(0, 0)
+        return Part((0, 0, 0), (self._slab.pack(0, length), empty, empty))
+
+    def unpack(self, part: Part) -> None:
+        """Into an empty group of the same sizes. Raises ValueError for what is not packed of such a one."""
+        (origin, evicted, deepest), (rows, pristine, undone) = part
+        sinks = self._rule.sinks
+        check_like(pristine, self._pristine.all[..., : sinks if evicted else 0, :])
+        if not 0 <= evicted <= deepest:
+            raise ValueError(f"E = {evicted} is past the deepest one, {deepest}")
+        self._slab.unpack(origin, sinks + evicted if evicted else 0, rows)
+        self._undo.unpack(sinks + evicted - undone.shape[3], undone)
+        self._evicted, self._deepest = evicted, deepest
+        if evicted:
+            self._pristine.all.copy_(pristine)
+            for layer in range(len(self._ropes)):
+                self._place_sinks(layer, evicted)
 
     def _evicted_at(self, length: int) -> int:
         return self._rule.evicted(length - 1) if length else 0

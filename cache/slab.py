@@ -63,6 +63,25 @@ class Slab:
         self.all[..., row : row + stop - first, :] = source.clone()  # the two may overlap
         self.origin = row - first
 
+    def pack(self, first: int, stop: int) -> Tensor:
+        """A copy [layers, 2, kv_heads, stop - first, head_dim] of text positions first..stop-1, on the CPU."""
+        return compact(self.all[..., self.origin + first : self.origin + stop, :])
+
+    def unpack(self, origin: int, first: int, rows: Tensor) -> None:
+        """Puts the rows of a packed slab from text position `first` on into an empty one, where they were.
+
+        Kernels may sum in another order over memory that is aligned otherwise, and so may the next move to the front.
+        Raises ValueError for rows that are not of such a slab.
+        """
+        row, count = origin + first, rows.shape[3]
+        if not 0 <= row <= row + count <= self.rows:
+            raise ValueError(f"rows {row}..{row + count} are not in a slab of {self.rows}")
+        check_like(rows, self.all[..., row : row + count, :])
+        self.origin = origin
+        self.all[..., :row, :] = 0  # from now on they count as rows that hold numbers
+        self.all[..., row : row + count, :] = rows
+        self._cleared = row + count
+
 
 class Ring:
     """The last rows that left a slab: text position p lies in row p % len."""
@@ -85,6 +104,20 @@ class Ring:
             kept = self.all[..., a % self.rows : a % self.rows + b - a, :]
             slab.all[..., slab.origin + a : slab.origin + b, :] = kept
 
+    def pack(self, first: int, stop: int) -> Tensor:
+        """A copy of text positions first..stop-1, which it must hold, on the CPU; shape as `Slab.pack`'s."""
+        cuts = [self.all[..., a % self.rows : a % self.rows + b - a, :] for a, b in self._cuts(first, stop)]
+        return compact(torch.cat(cuts, dim=3) if cuts else self.all[..., :0, :])
+
+    def unpack(self, first: int, rows: Tensor) -> None:
+        """Puts packed rows back, from text position `first` on. Raises ValueError for rows of another ring."""
+        count = rows.shape[3]
+        if count > self.rows:
+            raise ValueError(f"{count} rows are not of a ring of {self.rows}")
+        check_like(rows, self.all[..., :count, :])
+        for a, b in self._cuts(first, first + count):
+            self.all[..., a % self.rows : a % self.rows + b - a, :] = rows[..., a - first : b - first, :]
+
     def _cuts(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
         """Cuts first..stop-1 where the ring wraps; only the last `rows` positions can be kept."""
         first = max(first, stop - self.rows)
@@ -92,3 +125,14 @@ class Ring:
             end = min(stop, first - first % self.rows + self.rows)
             yield first, end
             first = end
+
+
+def compact(rows: Tensor) -> Tensor:
+    """A copy on the CPU that holds these rows alone."""
+    return torch.empty(rows.shape, dtype=rows.dtype).copy_(rows)
+
+
+def check_like(rows: Tensor, place: Tensor) -> None:
+    """Raises ValueError where rows do not fit into their place."""
+    if rows.shape != place.shape or rows.dtype != place.dtype:
+        raise ValueError(f"{rows.dtype} {list(rows.shape)} does not fit into {place.dtype} {list(place.shape)}")

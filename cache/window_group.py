@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cache.attention import Scores, attend
 from cache.layout import Layout
+from cache.packed import Part
 from cache.slab import Slab, UndoExhaustedError
 from cache.span import TILE_KEYS, Shape, Span, branches, causal, tiled
 from cache.tree import Tree
@@ -89,3 +90,20 @@ class WindowGroup:
         """Empty, and the next row is the first of a text that begins at this position."""
         self._begin = self._oldest = position
         self._slab.origin = -position
+
+    def pack(self, length: int) -> Part:
+        """All rows that it holds of the `length` committed tokens: a roll-back may need any of them."""
+        slab = self._slab
+        return Part((slab.origin, self._begin, self._oldest), (slab.pack(self._oldest, length),))
+
+    def head(self, length: int) -> Part | None:
+        """The first `length` committed tokens as a group that saw no others; None where some are gone."""
+        if self._oldest:
+            return None
+        return Part((0, 0, 0), (self._slab.pack(0, length),))
+
+    def unpack(self, part: Part) -> None:
+        """Into an empty group of the same sizes. Raises ValueError for what is not packed of such a one."""
+        (origin, begin, oldest), (rows,) = part
+        self._slab.unpack(origin, oldest, rows)
+        self._begin, self._oldest = begin, oldest
