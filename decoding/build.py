@@ -75,12 +75,13 @@ def build(options: EngineOptions) -> Engine:
         max_sinks=max_sinks,
         session_bytes=session_bytes,
         max_sessions=memory // session_bytes,
+        host_bytes=options.host_bytes if options.host_bytes >= 0 else free_bytes(torch.device("cpu")) // 4,
         vocab_size=model.config.vocab_size,
         end_ids=model.end_ids,
         attention="SDPA, a call per session" + (", packed linears" if model.packed else ""),
         load_seconds=time.monotonic() - began,
     )
-    return Engine(model, facts, costs)
+    return Engine(model, facts, costs, head_bytes=options.head_bytes)
 
 
 def step_costs(model: Model, policy: Policy, rule: Rule, max_rows: int) -> Costs:

@@ -2,24 +2,28 @@
 
 import logging
 import time
+from bisect import bisect_right
 from functools import partial
+from pathlib import Path
 from typing import Literal, NamedTuple
 
-from cache.policy import POLICIES
-from cache.session_cache import SessionCache
+from cache.snapshot import Snapshot
 from decoding.acceptance import Tally
 from decoding.budget import Costs
+from decoding.description import Description
 from decoding.drafting import resolve
 from decoding.drafts import ROOT
-from decoding.errors import NoPlaceError
+from decoding.fingerprint import fingerprint
+from decoding.heads import Heads
 from decoding.model import Model
-from decoding.options import EngineFacts
+from decoding.options import HEAD_BYTES, EngineFacts
 from decoding.plan import Share, cuts, plan
 from decoding.processors import Processor, check
 from decoding.ranked import Ranked, rank
 from decoding.recycling import WIDTH, Successors
 from decoding.sampling import choose
 from decoding.session import Session
+from decoding.sessions import Sessions
 from decoding.speculator import Speculator
 from decoding.step import Slice, Step
 from decoding.strategy import Draft
@@ -28,6 +32,7 @@ from decoding.verify import verify
 
 logger = logging.getLogger(__name__)
 
+_STRETCH = 2.0  # times as long as without prompts may a step take that others decode in
 _FLOOR = 0.02  # a guess that is right less often is not looked at, however cheap rows are
 
 
@@ -39,39 +44,39 @@ class Work(NamedTuple):
 
 
 class Engine:
-    """Sessions, each in a place of its own, and the forward that serves all of them.
+    """Sessions, each in a place of its own or parked, and the forward that serves all of them.
 
     Not thread-safe: one caller, who calls `step` while `has_work`.
     """
 
-    def __init__(self, model: Model, facts: EngineFacts, costs: Costs) -> None:
+    def __init__(self, model: Model, facts: EngineFacts, costs: Costs, *, head_bytes: int = HEAD_BYTES) -> None:
+        """head_bytes: most memory for pinned blocks that new sessions may begin with."""
         self.facts = facts
         self.tally = Tally()
         self.costs = costs
+        self.fingerprint = fingerprint(model, facts)  # the same where caches may be taken over from snapshots
         self._model = model
-        self._policy = POLICIES[facts.policy]
-        self._successors = Successors(facts.vocab_size)
-        self._sessions: dict[str, Session] = {}
+        new_speculator = partial(Speculator, successors=Successors(facts.vocab_size), tally=self.tally)
+        self._sessions = Sessions(model, facts, new_speculator, Heads(head_bytes), self.fingerprint)
         self._steps = 0
         self._running: dict[str, Session] = {}  # in order of precedence: whoever was served goes to the end
 
-    def open(self, session: str, sinks: int) -> None:
-        """Takes a place. sinks: length of the pinned block. Raises NoPlaceError, or ValueError for what cannot be."""
-        if session in self._sessions:
-            raise ValueError(f"session {session!r} is open already")
-        if len(self._sessions) >= self.facts.max_sessions:
-            raise NoPlaceError(f"all {self.facts.max_sessions} places are taken")
-        rule = self._policy.rule(sinks, self.facts.capacity, self.facts.block)
+    def open(
+        self, session: str, sinks: int, ids: bytes = b"", snapshot: Path | None = None, namespace: str = ""
+    ) -> int:
+        """Takes a place. Returns how many of the ids need not be forwarded.
 
-        def new_cache() -> SessionCache:
-            return self._policy.new_cache(self._model.layout, rule, max_rows=self.facts.max_rows)
+        sinks: length of the pinned block; ids: int32, little endian, all that the session holds already; snapshot: of
+        a beginning of them, where there is a valid one; namespace: pinned blocks are shared within it alone.
+        Raises NoPlaceError, or ValueError for what cannot be.
+        """
+        return self._sessions.open(session, sinks, ids, snapshot, namespace)
 
-        new_speculator = partial(Speculator, successors=self._successors, tally=self.tally)
-        self._sessions[session] = Session(new_cache, new_speculator)
-
-    def start(self, turn: Turn) -> None:
+    def start(self, turn: Turn, keep: int | None = None, snapshot: Path | None = None) -> int:
         """Begins a turn of an open session that runs none: its tokens are forwarded behind all that is there.
 
+        keep: first forgets all tokens from this text position on, as `finish` does; snapshot: used where the cache
+        does not reach back so far. Returns how many tokens need not be forwarded, the turn's included.
         Raises ValueError for what cannot be, and changes nothing then.
         """
         session = self._sessions[turn.session]
@@ -82,25 +87,78 @@ class Engine:
                 raise ValueError(f"token ids are between 0 and {self.facts.vocab_size - 1}")
         check(turn.sampling, self.facts.vocab_size)
         drafting = self.facts.drafting if turn.drafting is None else resolve(turn.drafting, self.facts.max_rows)
+        session.check(turn, keep)
+        if keep is not None:
+            session.forget(keep)
         session.start(turn, drafting)
+        if not session.cache.length:
+            self._sessions.warm(session, len(session.ids) - 1, snapshot)  # the last one decides the next token
         self._running[turn.session] = session
+        return session.cached
 
-    def finish(self, session: str, keep: int) -> int:
+    def finish(self, session: str, keep: int, snapshot: Path | None = None) -> int:
         """Ends the session's running turn, if any, and forgets all tokens from text position `keep` on.
 
-        Returns how many are held.
+        snapshot: used where the cache does not reach back so far, and the session is not parked. Returns how many
+        tokens are held.
         """
         state = self._sessions[session]
         if keep < 0:
             raise ValueError(f"cannot keep {keep} tokens")
         self._running.pop(session, None)
         state.forget(keep)
+        if not state.cached and not state.parked and snapshot is not None:
+            self._sessions.warm(state, len(state.ids), snapshot)
         return len(state.ids)
 
     def close(self, session: str) -> None:
-        """Frees the session's place."""
+        """Frees the session's place, or its host memory."""
         self._running.pop(session, None)
-        del self._sessions[session]
+        self._sessions.close(session)
+
+    def fork(self, source: str, session: str, keep: int) -> int:
+        """A new session in a place of its own with the first `keep` tokens of another, which may be running or parked
+        and is left as it is. Returns how many of them need not be forwarded. Raises as `open` does.
+        """
+        if keep < 0:
+            raise ValueError(f"cannot keep {keep} tokens")
+        return self._sessions.fork(source, session, keep)
+
+    def park(self, session: str) -> int:
+        """Frees the place of a session that runs no turn, and keeps it in host memory: the bytes that it takes there.
+
+        It can be finished, forked, described, snapshotted and closed there. Raises ValueError where it cannot be.
+        """
+        return self._sessions.park(session)
+
+    def resume(self, session: str) -> None:
+        """Gives a parked session a place again. Raises NoPlaceError, or ValueError where it is not parked."""
+        self._sessions.resume(session)
+
+    def snapshot(self, session: str) -> Snapshot:
+        """What is cached of a session and its ids, between two steps; its `write` may run in another thread."""
+        return self._sessions.snapshot(session)
+
+    def prompt(self, session: str) -> tuple[int, int]:
+        """Of a turn that has just begun: keys of the session that it uses again, and tokens that are to be read."""
+        state = self._sessions[session]
+        forwarded = state.num_waiting()
+        evicted = state.rule.evicted(len(state.ids) - forwarded) if state.limit is None else 0
+        return len(state.ids) - forwarded - evicted, forwarded
+
+    def describe(self, session: str) -> Description:
+        """A session in figures."""
+        return self._sessions.describe(session)
+
+    @property
+    def num_placed(self) -> int:
+        """Sessions that hold one of the places."""
+        return self._sessions.num_placed
+
+    @property
+    def num_parked(self) -> int:
+        """Sessions that are in host memory and hold none."""
+        return self._sessions.num_parked
 
     @property
     def has_work(self) -> bool:
@@ -126,9 +184,16 @@ class Engine:
     def plan(self) -> list[Work]:
         """The rows of the next step: what must be forwarded, and in the rows that are left what may save steps."""
         waiting = ((name, state.num_waiting()) for name, state in self._running.items())
-        shares = plan(waiting, self.facts.max_rows)
+        shares = plan(waiting, self.facts.max_rows, self._prompt_rows)
         drafts = self._draft([share.session for share in shares if share.decodes], sum(share.rows for share in shares))
         return [Work(share, drafts.get(share.session) or Draft() if share.complete else None) for share in shares]
+
+    def _prompt_rows(self, decoding: int) -> int:
+        """Rows of prompts that make a step of so many sessions that decode at most `_STRETCH` times as long."""
+        cached = self.facts.capacity  # what streams see before long
+        longest = _STRETCH * self.costs(decoding, cached, decoding)
+        rows = range(1, self.facts.max_rows - decoding + 1)
+        return bisect_right(rows, longest, key=lambda more: self.costs(decoding + more, cached, decoding))
 
     def _draft(self, sessions: list[str], certain: int) -> dict[str, Draft]:
         """Drafts of the sessions that decode, in a step of `certain` rows without them."""
@@ -189,11 +254,13 @@ class Engine:
             state = self._running[share.session]
             if draft is None:
                 state.cache.commit(range(share.rows))
+                self._sessions.keep_head(state)
                 continue
             part = ranked.part(first, first + len(draft))
             first += len(draft)
             try:
                 results.extend(self._settle(share, state, draft, part))
+                self._sessions.keep_head(state)
             except Exception as error:
                 logger.exception("A session failed")
                 self._abandon(share.session)

@@ -9,6 +9,8 @@ from decoding.turn import Drafting
 Exactness = Literal["auto", "bits", "fast"]  # bits: a text is the same whatever was drafted, in any batch, bit for bit
 PolicyName = Literal["sinks", "window", "recompute", "dense"]
 
+HEAD_BYTES = 2**27  # some thousand tokens of a small model
+
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Asked for; "auto" (and 0 for sizes) is resolved once, by `decoding.build.build`, into `EngineFacts`."""
@@ -23,6 +25,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int = 1024  # C: most keys a query sees, itself included
     block: int = 64  # B: tokens evicted at a time
     memory_bytes: int = 0  # for all sessions' caches; 0: half of what is free on the device
+    host_bytes: int = -1  # of host memory for parked sessions; below 0: a quarter of what is free
+    head_bytes: int = HEAD_BYTES  # most host memory for pinned blocks that were computed
     max_rows: int = 0  # most rows of one step; 0: by device
     drafting: Drafting = Drafting()  # of turns that do not say
 
@@ -47,7 +51,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: dict[int, float]  # of a step with so many rows and a full cache, as measured
     max_sinks: int  # the largest pinned block a session may have; 0: this policy pins nothing
     session_bytes: int  # memory of one session's cache
-    max_sessions: int  # sessions that fit at once
+    max_sessions: int  # sessions that have a place at once
+    host_bytes: int  # for parked sessions, beside those that have a place
     vocab_size: int
     end_ids: list[int]  # the model's own end tokens, from its generation config
     attention: str  # which attention runs, in words

@@ -19,18 +19,23 @@ class Share(NamedTuple):
         return self.complete and self.rows == 1
 
 
-def plan(waiting: Iterable[tuple[str, int]], max_rows: int) -> list[Share]:
+def plan(
+    waiting: Iterable[tuple[str, int]], max_rows: int, prompt_rows: Callable[[int], int] | None = None
+) -> list[Share]:
     """Shares of one step for sessions with so many tokens to forward (each at least one), in order of precedence.
 
     Sessions that decode (one token) go first, so that a long prompt never stalls a running stream. The rows that are
     left, at least one where there can be two, are divided among the prompts, shorter ones first: what they do not
     need goes to the longer, and none waits for another to end. A step takes at most max_rows rows.
+    prompt_rows: how many rows of prompts may slow down so many sessions that decode; None: any number.
     """
     waiting = list(waiting)
     prompts = sorted((entry for entry in waiting if entry[1] > 1), key=lambda entry: entry[1])
     most = max_rows - 1 if prompts and max_rows > 1 else max_rows
     shares = [Share(session, 1, True) for session, tokens in waiting if tokens == 1][:most]
     room = max_rows - len(shares)
+    if shares and prompts and prompt_rows is not None:
+        room = min(room, max(1, prompt_rows(len(shares))))
     for index, (session, tokens) in enumerate(prompts):
         rows = min(tokens, room, max(1, room // (len(prompts) - index)))
         if rows:

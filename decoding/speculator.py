@@ -14,6 +14,8 @@ from decoding.turn import Drafting, Turn
 from decoding.verify import Verified
 from decoding.window import Jacobi, Lookahead, Window
 
+_RESTORED = 2**13  # tokens of a text that came at once which are indexed, the latest ones: that takes 13 ms
+
 
 class Speculator:
     """A session's own sources, what it has learnt of their success, and the strategy of its running turn."""
@@ -21,6 +23,7 @@ class Speculator:
     def __init__(self, ids: MutableSequence[int], successors: Successors, tally: Tally) -> None:
         """ids: all tokens of the session, which others append to; successors: shared by sessions."""
         self._ids = ids
+        self._restored = len(ids)
         self._successors = successors
         self._tally = tally
         self._suffixes: Suffixes | None = None
@@ -73,13 +76,14 @@ class Speculator:
 
     def truncate(self, length: int) -> None:
         """Only the first so many ids are left; they are still all there."""
+        self._restored = min(self._restored, length)
         if self._suffixes is not None:
             self._suffixes.truncate(length)
 
     def _asked(self, turn: Turn, drafting: Drafting) -> list[Source]:
         sources: list[Source] = []
         if "suffix" in drafting.sources:
-            self._suffixes = self._suffixes or Suffixes(self._ids)
+            self._suffixes = self._suffixes or Suffixes(self._ids, first=max(0, self._restored - _RESTORED))
             sources.append(self._suffixes)
         if "recycling" in drafting.sources:
             sources.append(self._successors)

@@ -35,11 +35,13 @@ class Suffixes(Source):
         *(2.4, -1.4, -1.2, -1.0),  # of 8 or more
     )
 
-    def __init__(self, ids: Sequence[int], limit: int = LIMIT) -> None:
-        """ids: all tokens of the text; grows and shrinks, and `extend` and `truncate` are told."""
+    def __init__(self, ids: Sequence[int], limit: int = LIMIT, first: int = 0) -> None:
+        """ids: all tokens of the text; grows and shrinks, and `extend` and `truncate` are told. first: the first
+        place that is looked at.
+        """
         self._ids = ids
         self._limit = limit
-        self._first = self._stop = 0  # places that are indexed; the token behind each is known
+        self._first = self._stop = first  # places that are indexed; the token behind each is known
         self._resize(min(_SMALLEST, limit))
 
     def extend(self, length: int) -> None:
