@@ -3,60 +3,104 @@
 import asyncio
 import logging
 import time
-from collections import deque
+from bisect import insort
 from collections.abc import Callable
+from typing import Literal
 from uuid import uuid4
 
 from decoding.options import EngineFacts
 from decoding.turn import Output, Turn
-from server.errors import ApiError, engine_failed, queue_full, unavailable
-from server.messages import Close, Failed, Finish, Finished, NoPlace, Open, Start, Step, ToWorker
-from server.request import LEAVING, Request, State
+from server.errors import ApiError, engine_failed, queue_full, request_rejected, slow_reader, unavailable
+from server.messages import (
+    Failed,
+    Finish,
+    Finished,
+    NoPlace,
+    Parked,
+    Report,
+    Save,
+    Saved,
+    Start,
+    Started,
+    Step,
+    ToWorker,
+)
+from server.request import LEAVING, Placement, Request, State
+from server.seats import Seats
+from server.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 
+_NO_SEATS = Seats(0, 0, lambda message: None)
+
 
 class Scheduler:
-    """First come, first served, into the places that the worker has.
+    """Lowest priority number first, then first come, first served, into the places that the worker has.
+
+    Sessions outlive their requests: one whose place is needed is parked in the worker's host memory, and forgotten
+    where that is full; whoever keeps sessions can bring it back. A session has one request at a time.
 
     Not one method waits, so each sees and leaves a consistent state: the API's side calls `reserve`, `submit`, `finish`
     and `cancel`, the worker's side `worker_ready`, `worker_lost` and `receive`.
     """
 
-    def __init__(self, max_waiting: int, max_running: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        max_waiting: int,
+        max_running: int = 0,
+        max_unread: int = 2**31,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._max_waiting = max_waiting
         self._max_running = max_running  # 0: as many as the worker has places for
+        self._max_unread = max_unread  # tokens that a reader may lag behind
         self._clock = clock
         self._requests: dict[str, Request] = {}  # all that have not ended
-        self._waiting: deque[Request] = deque()
+        self._by_session: dict[str, Request] = {}  # those of them that were submitted
+        self._waiting: list[Request] = []  # in order of precedence
+        self._number = 0
+        self._seats = _NO_SEATS
+        self._suspects = Suspects(clock)
         self._send: Callable[[ToWorker], None] | None = None
-        self._places = 0  # of a worker that is ready
-        self._free = 0  # places left, with all counted that has been sent; order in the pipe makes it exact
         self._idle = asyncio.Event()
         self._idle.set()
         self.unready: str | None = "the model is loading"  # why nothing is accepted; None: ready
         self._draining = False
+        # told of sessions: that a snapshot is written (None: is not), that one was parked
+        self.on_saved: Callable[[str, int | None], None] = lambda session, length: None
+        self.on_parked: Callable[[str], None] = lambda session: None
 
     # The API's side
 
-    def reserve(self) -> Request:
-        """Count a new request in, before any work is done for it. Raises `ApiError` where it cannot be served soon."""
+    def reserve(self, digest: bytes = b"") -> Request:
+        """Count a new request in, before any work is done for it. Raises `ApiError` where it cannot be served soon.
+
+        digest: of its key and body, the same for one that is sent again.
+        """
         if self.unready is not None:
             raise unavailable(self.unready)
-        if self.num_waiting + self.num_running >= self._max_waiting + self._places:
+        if digest and self._suspects.refuses(digest):
+            raise request_rejected()
+        if len(self._requests) - self._num_leaving >= self._max_waiting + self._most_running:
             raise queue_full()
-        request = Request(uuid4().hex)
+        self._number += 1
+        request = Request(uuid4().hex, self._number, digest)
         request.times[State.RESERVED] = self._clock()
         self._requests[request.id] = request
         self._idle.clear()
         return request
 
-    def submit(self, request: Request, turn: Turn, sinks: int) -> None:
-        """Put a reserved request into the queue. It may have failed since, and stays so."""
+    def submit(self, request: Request, turn: Turn, placement: Placement, priority: int = 0) -> None:
+        """Put a reserved request into the queue. It may have failed since, and stays so.
+
+        No other request of the turn's session may be under way.
+        """
         if request.state is State.RESERVED:
-            request.turn, request.sinks, request.length = turn, sinks, len(turn.tokens)
-            request.move(State.WAITING, self._clock())
-            self._waiting.append(request)
+            assert turn.session not in self._by_session
+            request.turn, request.placement, request.priority = turn, placement, priority
+            request.length = placement.keep + len(turn.tokens)
+            self._by_session[turn.session] = request
+            self._wait(request)
             self._admit()
 
     def finish(self, request: Request, keep: int) -> None:
@@ -65,11 +109,36 @@ class Scheduler:
             self._leave(request, State.FINISHING, keep)
 
     def cancel(self, request: Request) -> None:
-        """Forget a request in whatever state; its place is free for the next one from here on."""
+        """Forget a request in whatever state; its session is left as it was before.
+
+        Others can run in its stead from here on.
+        """
         if request.state is State.RUNNING:
-            self._leave(request, State.CANCELLING, request.length)
+            assert request.placement is not None
+            self._leave(request, State.CANCELLING, request.placement.keep)
         elif request.state in (State.RESERVED, State.WAITING):
             self._end(request, State.CANCELLED)
+
+    def holds(self, session: str) -> bool:
+        """Whether the worker holds the session now. While a request for it waits it stays, unless the worker dies."""
+        return session in self._seats
+
+    def where(self, session: str) -> tuple[Literal["device", "host"], int] | None:
+        """As `Seats.where`."""
+        return self._seats.where(session)
+
+    def save(self, session: str, path: str) -> bool:
+        """Have a session that is idle written to a file, of which `on_saved` will tell. Or False: it is not here."""
+        if self._send is None or not self._seats.is_idle(session):
+            return False
+        self._send(Save(session, path))
+        return True
+
+    def drop(self, session: str) -> None:
+        """Have the worker forget a session that has no request."""
+        if session in self._seats:
+            self._seats.forget(session)
+            self._admit()
 
     def drain(self) -> None:
         """Accept nothing new from now on."""
@@ -84,8 +153,13 @@ class Scheduler:
         """End all that is left, whatever its state."""
         for request in list(self._requests.values()):
             if request.state is State.RUNNING:
-                self._close(request)
+                self._seats.forget(request.session)
             self._fail(request, error)
+
+    @property
+    def has_worker(self) -> bool:
+        """Whether there is one that is ready."""
+        return self._send is not None
 
     @property
     def num_running(self) -> int:
@@ -105,7 +179,7 @@ class Scheduler:
     def worker_ready(self, facts: EngineFacts, send: Callable[[ToWorker], None]) -> None:
         """`send` must not block; it is called until `worker_lost`."""
         self._send = send
-        self._places = self._free = min(facts.max_sessions, self._max_running or facts.max_sessions)
+        self._seats = Seats(facts.max_sessions, facts.host_bytes, send)
         if not self._draining:
             self.unready = None
         self._admit()
@@ -113,77 +187,136 @@ class Scheduler:
     def worker_lost(self, reason: str) -> None:
         """All that ran has failed. What waits goes on waiting for the next worker, unless that one is lost already."""
         was_ready, self._send = self._send is not None, None
-        self._places = self._free = 0
+        self._seats = _NO_SEATS
         if not self._draining:
             self.unready = reason
         for request in list(self._requests.values()):
             if request.state not in (State.RESERVED, State.WAITING):
+                if request.digest and request.state is State.RUNNING:
+                    self._suspects.blame(request.digest)
                 self._fail(request, engine_failed())
             elif not was_ready:
                 self._fail(request, unavailable(reason))
 
-    def receive(self, message: Finished | Failed | NoPlace | Step) -> None:
+    def receive(self, message: Report) -> None:
         """All messages of a worker that is ready, in the order in which it sent them."""
         match message:
             case Step(outputs):
                 for output in outputs:
                     self._deliver(output)
-            case Finished(session):
-                if request := self._requests.get(session):
-                    self._end(request, LEAVING[request.state])
-            case NoPlace(session):
-                if request := self._requests.get(session):
-                    self._requeue(request)
             case Failed(sessions, reason):
                 logger.error("The worker failed: %s", reason)
-                for request in filter(None, map(self._requests.get, sessions)):
-                    if request.state is State.RUNNING:
-                        self._free += 1  # the worker has closed it
-                    self._fail(request, engine_failed())
+                self._lose(sessions)
+            case Parked(session, num_bytes):
+                self.on_parked(session)
+                self._seats.parked(session, num_bytes, self._held)
+            case Saved(session, length):
+                self.on_saved(session, length)
+            case NoPlace(session):
+                self._seats.refuse(session)
+                self._requeue(session)
+            case Started() | Finished():
+                self._acknowledge(message)
         self._admit()
 
     # Within
 
+    @property
+    def _most_running(self) -> int:
+        return min(self._seats.places, self._max_running or self._seats.places)
+
+    @property
+    def _num_leaving(self) -> int:
+        return sum(request.state in LEAVING for request in self._requests.values())
+
+    def _wait(self, request: Request) -> None:
+        request.move(State.WAITING, self._clock())
+        insort(self._waiting, request, key=lambda waiting: (waiting.priority, waiting.number))
+
+    @property
+    def _held(self) -> set[str]:
+        """Sessions that are waited for."""
+        placements = [request.placement for request in self._waiting if request.placement]
+        sources = {placement.source for placement in placements if placement.source}
+        return sources.union(request.session for request in self._waiting)
+
     def _admit(self) -> None:
-        while self._send is not None and self._free > 0 and self._waiting:
-            request = self._waiting.popleft()
+        while self._send is not None and self._waiting and self.num_running < self._most_running:
+            request = self._waiting[0]
+            if not self._seats.make_room(request.session):
+                return
+            self._waiting.pop(0)
+            if self._is_displaced(request):
+                self._displace(request)
+                continue
             assert request.turn is not None
-            self._free -= 1
-            self._send(Open(request.id, request.sinks))
-            self._send(Start(request.turn))
+            assert request.placement is not None
+            self._seats.enter(request.session, request.placement)
+            self._send(Start(request.turn, request.placement.keep, request.placement.snapshot))
             request.move(State.RUNNING, self._clock())
 
+    def _is_displaced(self, request: Request) -> bool:
+        """Whether it counts on what the worker no longer holds."""
+        placement = request.placement
+        assert placement is not None
+        held = self.holds(request.session) or (placement.source is not None and self.holds(placement.source))
+        return placement.ids is None and not held
+
+    def _displace(self, request: Request) -> None:
+        del self._by_session[request.session]
+        if State.RUNNING in request.times:  # its reader waits for output, and for nothing else
+            self._fail(request, engine_failed())
+        else:
+            request.move(State.RESERVED, self._clock())
+
+    def _acknowledge(self, message: Started | Finished) -> None:
+        request = self._by_session.get(message.session)
+        if request is None:
+            return
+        if isinstance(message, Started):
+            request.cached, request.forwarded = message.cached, message.forwarded
+        else:
+            self._end(request, LEAVING[request.state])
+
     def _deliver(self, output: Output) -> None:
-        request = self._requests.get(output.session)
+        request = self._by_session.get(output.session)
         if request is None or request.state is not State.RUNNING:
             return  # generated before the worker learnt that nobody wants it
-        request.deliver(output)
-        if output.finish is not None:
-            self._close(request)
+        if request.deliver(output) > self._max_unread:
+            request.error = slow_reader()
+            self.cancel(request)
+        elif output.finish is not None:
+            self._seats.rest(request.session)
             self._end(request, State.DONE)
 
     def _leave(self, request: Request, state: State, keep: int) -> None:
         assert self._send is not None
-        self._send(Finish(request.id, keep))
-        self._close(request)
+        self._send(Finish(request.session, keep))
+        if keep:
+            self._seats.rest(request.session)
+        else:
+            self._seats.forget(request.session)
         request.move(state, self._clock())
         self._admit()
 
-    def _close(self, request: Request) -> None:
-        assert self._send is not None
-        self._send(Close(request.id))
-        self._free += 1
+    def _lose(self, sessions: list[str]) -> None:
+        """The worker has closed them."""
+        for session in sessions:
+            self._seats.lose(session)
+            if request := self._by_session.get(session):
+                self._fail(request, engine_failed())
 
-    def _requeue(self, request: Request) -> None:
-        """The worker has fewer places than the mirror says: wait until one is given back."""
-        self._free = 0
+    def _requeue(self, session: str) -> None:
+        """There was no place for it: wait until one is given back."""
+        request = self._by_session.get(session)
+        if request is None:
+            return
         if request.state in LEAVING:
             self._end(request, LEAVING[request.state])
-        elif self.num_running == 1:  # itself: no place will be given back
+        elif not self._seats.places:
             self._fail(request, unavailable("it has no memory for another session"))
         else:
-            request.move(State.WAITING, self._clock())
-            self._waiting.appendleft(request)
+            self._wait(request)
 
     def _fail(self, request: Request, error: ApiError) -> None:
         if request.state in LEAVING:
@@ -197,5 +330,7 @@ class Scheduler:
             self._waiting.remove(request)
         request.move(state, self._clock())
         del self._requests[request.id]
+        if request.turn is not None and self._by_session.get(request.session) is request:
+            del self._by_session[request.session]
         if not self._requests:
             self._idle.set()

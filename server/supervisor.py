@@ -4,6 +4,8 @@ import asyncio
 import logging
 import time
 
+import zmq
+
 from decoding.options import EngineFacts, EngineOptions
 from server.messages import Ready, Refused
 from server.scheduler import Scheduler
@@ -39,7 +41,10 @@ class Supervisor:
 
     async def load(self) -> EngineFacts:
         """Start a worker and wait until it has loaded the model. Raises `LoadError`."""
-        self._worker = WorkerProcess(self._options)
+        try:
+            self._worker = WorkerProcess(self._options)
+        except (OSError, zmq.ZMQError) as error:
+            raise LoadError(f"no worker can be started: {error}") from None
         try:
             message = await self._worker.receive()
         except WorkerDiedError as death:

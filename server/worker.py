@@ -6,27 +6,36 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import connection, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zmq
 
-from decoding.errors import ModelRefusedError
+from decoding.errors import ModelRefusedError, NoPlaceError
 from decoding.options import EngineOptions
 from decoding.turn import Fault, Output
 from server.messages import (
+    Change,
     Close,
     Failed,
     Finish,
     Finished,
+    Fork,
     FromWorker,
     NoPlace,
     Open,
+    Park,
+    Parked,
     Ready,
     Refused,
+    Resume,
+    Save,
+    Saved,
     Start,
+    Started,
     Step,
     Stop,
     ToWorker,
@@ -40,6 +49,8 @@ if TYPE_CHECKING:  # imported late: it brings torch, whose threads are to be set
 logger = logging.getLogger(__name__)
 
 MAX_FAILED_STEPS = 3  # in a row; a device that fails so often needs a new process
+MAX_SAVING = 8  # snapshots that wait to be written
+SAVING_MS = 20  # between two looks at them, where there is nothing else to do
 LAST_WORDS_MS = 2000
 
 
@@ -55,16 +66,28 @@ class Worker:
         self._send = send
         self._open: set[str] = set()
         self._failed_steps = 0
+        self._ended: float | None = None  # when the last step ended, where work was left
+        self._writer = ThreadPoolExecutor(1, "snapshots")
+        self._saving: list[tuple[str, Future[int]]] = []
 
     @property
     def has_work(self) -> bool:
         return self._engine.has_work
 
-    def apply(self, change: Open | Start | Finish | Close) -> None:
+    @property
+    def is_saving(self) -> bool:
+        """Whether snapshots are being written, of which `report_saved` will tell."""
+        return bool(self._saving)
+
+    def apply(self, change: Change) -> None:
         session = change.turn.session if isinstance(change, Start) else change.session
-        if isinstance(change, Open):
-            self._open_session(change)
-        elif session in self._open:  # else it was refused or has failed, which the API process has been told
+        if isinstance(change, Open | Fork):
+            self._enter(session, lambda: self._take(change))
+        elif session not in self._open:  # it was refused or has failed, which the API process has been told
+            return
+        elif isinstance(change, Resume):
+            self._enter(session, lambda: self._take(change))
+        else:
             try:
                 self._change(change)
             except Exception as fault:
@@ -73,6 +96,7 @@ class Worker:
 
     def step(self) -> None:
         started, running = time.perf_counter(), self._engine.running
+        idle = 0.0 if self._ended is None else started - self._ended
         try:
             results = self._engine.step()
         except Exception as fault:
@@ -84,37 +108,80 @@ class Worker:
         else:
             self._failed_steps = 0
             outputs = [result for result in results if isinstance(result, Output)]
-            self._send(Step(outputs, time.perf_counter() - started))
+            self._send(Step(outputs, time.perf_counter() - started, idle))
             for result in results:
                 if isinstance(result, Fault):
                     self._fail({result.session}, result.reason)
+        self._ended = time.perf_counter() if self.has_work else None
+        self.report_saved()
 
-    def _open_session(self, change: Open) -> None:
+    def report_saved(self) -> None:
+        """Tell of the snapshots that are on the disk by now."""
+        while self._saving and self._saving[0][1].done():
+            session, written = self._saving.pop(0)
+            if fault := written.exception():
+                logger.error("A snapshot could not be written: %s", fault)
+            self._send(Saved(session, None if fault else written.result()))
+
+    def close(self) -> None:
+        """Returns when all snapshots are written."""
+        self._writer.shutdown()
+
+    def _enter(self, session: str, take: Callable[[], object]) -> None:
         try:
-            self._engine.open(change.session, change.sinks)
-        except LookupError:
-            self._send(NoPlace(change.session))
+            take()
+        except NoPlaceError:
+            self._send(NoPlace(session))
         except Exception as fault:
             logger.exception("A session could not be opened")
-            self._send(Failed([change.session], _describe(fault)))
+            self._fail({session} & self._open, _describe(fault), {session})
         else:
-            self._open.add(change.session)
+            self._open.add(session)
 
-    def _change(self, change: Start | Finish | Close) -> None:
+    def _take(self, change: Open | Fork | Resume) -> None:
         match change:
-            case Start(turn):
-                self._engine.start(turn)
+            case Open():
+                path = None if change.snapshot is None else Path(change.snapshot)
+                self._engine.open(change.session, change.sinks, change.ids, path, change.namespace)
+            case Fork(session, source, keep):
+                self._engine.fork(source, session, keep)
+            case Resume(session):
+                self._engine.resume(session)
+
+    def _change(self, change: Change) -> None:
+        match change:
+            case Start(turn, keep, snapshot):
+                self._engine.start(turn, keep, None if snapshot is None else Path(snapshot))
+                self._send(Started(turn.session, *self._engine.prompt(turn.session)))
             case Finish(session, keep):
                 self._send(Finished(session, self._engine.finish(session, keep)))
+            case Park(session):
+                self._send(Parked(session, self._engine.park(session)))
+            case Save(session, path):
+                self._save(session, Path(path))
             case Close(session):
                 self._engine.close(session)
                 self._open.remove(session)
 
-    def _fail(self, sessions: set[str], reason: str) -> None:
+    def _save(self, session: str, path: Path) -> None:
+        """The copy is made now, the file in a thread of its own."""
+        if len(self._saving) == MAX_SAVING:  # the disk does not keep up, and each copy takes memory
+            self._send(Saved(session, None))
+            return
+        snapshot = self._engine.snapshot(session)
+
+        def write() -> int:
+            snapshot.write(path)
+            return int(snapshot.packed.length)
+
+        self._saving.append((session, self._writer.submit(write)))
+
+    def _fail(self, sessions: set[str], reason: str, also: Collection[str] = ()) -> None:
+        """Close these, and tell of them and of others that are not open."""
         for session in sessions:
             self._engine.close(session)
         self._open -= sessions
-        self._send(Failed(sorted(sessions), reason))
+        self._send(Failed(sorted(sessions.union(also)), reason))
 
 
 def run(options: EngineOptions, address: str) -> None:
@@ -130,7 +197,10 @@ def run(options: EngineOptions, address: str) -> None:
         socket.connect(address)
         engine = _build(options, lambda message: socket.send(encode(message)))
         if engine is not None:
-            _loop(Worker(engine, lambda message: socket.send(encode(message))), socket)
+            worker = Worker(engine, lambda message: socket.send(encode(message)))
+            _loop(worker, socket)
+            worker.close()
+    os._exit(0)  # all is said and written; to take the model apart object by object takes seconds
 
 
 def _build(options: EngineOptions, send: Callable[[FromWorker], None]) -> "Engine | None":
@@ -149,6 +219,8 @@ def _build(options: EngineOptions, send: Callable[[FromWorker], None]) -> "Engin
 def _loop(worker: Worker, socket: "zmq.Socket[bytes]") -> None:
     while True:
         while not worker.has_work or socket.poll(0):
+            while worker.is_saving and not socket.poll(SAVING_MS):
+                worker.report_saved()
             change: ToWorker = decode_to_worker(socket.recv())
             if isinstance(change, Stop):
                 return

@@ -30,8 +30,20 @@ class WorkerProcess:
     """
 
     def __init__(self, options: EngineOptions) -> None:
+        """Raises OSError where the system has no room for another process, and leaves nothing behind."""
         self._folder = Path(tempfile.mkdtemp(prefix="sinkahead-"))  # mode 0700: nobody else may connect
         self._context = zmq.asyncio.Context()
+        try:
+            self._start(options)
+        except BaseException:
+            self._context.destroy()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        loop = asyncio.get_running_loop()
+        self._death: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._process.sentinel, self._bury)
+
+    def _start(self, options: EngineOptions) -> None:
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.set_hwm(0)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -42,11 +54,10 @@ class WorkerProcess:
         self._process = spawning.Process(target=worker.run, args=(options, address), name="sinkahead-worker")
         # Ctrl-C reaches a terminal's whole group, and finds a new interpreter before it can say that it does not care.
         heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._process.start()
-        signal.signal(signal.SIGINT, heard or signal.SIG_DFL)
-        loop = asyncio.get_running_loop()
-        self._death: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(self._process.sentinel, self._bury)
+        try:
+            self._process.start()
+        finally:
+            signal.signal(signal.SIGINT, heard or signal.SIG_DFL)
 
     @property
     def pid(self) -> int | None:

@@ -1,5 +1,6 @@
 """The worker's loop around the real engine, and how it takes faults."""
 
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,24 @@ from decoding import engine, sampling
 from decoding.build import build
 from decoding.options import EngineOptions
 from decoding.turn import Sampling, Turn
-from server.messages import Close, Failed, Finish, Finished, FromWorker, NoPlace, Open, Start, Step
+from server.messages import (
+    Close,
+    Failed,
+    Finish,
+    Finished,
+    Fork,
+    FromWorker,
+    NoPlace,
+    Open,
+    Park,
+    Parked,
+    Resume,
+    Save,
+    Saved,
+    Start,
+    Started,
+    Step,
+)
 from server.worker import MAX_FAILED_STEPS, Worker
 
 Rig = tuple[Worker, engine.Engine, list[FromWorker]]
@@ -17,14 +35,19 @@ Rig = tuple[Worker, engine.Engine, list[FromWorker]]
 
 @pytest.fixture
 def rig(tiny_model: Path) -> Rig:
-    """A worker with one place, its engine, and what it has sent."""
+    """A worker with one place, its engine, and what it has sent, but that turns have started."""
     facts = build(EngineOptions(model=str(tiny_model), dtype="float32", capacity=64, block=8)).facts
     options = EngineOptions(
         model=str(tiny_model), dtype="float32", capacity=64, block=8, memory_bytes=facts.session_bytes * 2
     )
     sent: list[FromWorker] = []
     built = build(options)
-    return Worker(built, sent.append), built, sent
+
+    def send(message: FromWorker) -> None:
+        if not isinstance(message, Started):
+            sent.append(message)
+
+    return Worker(built, send), built, sent
 
 
 def turn(session: str, max_tokens: int = 100) -> Turn:
@@ -166,3 +189,45 @@ def test_a_turn_that_cannot_start_fails_alone(rig: Rig) -> None:
     worker.apply(Start(turn("a")))
     assert isinstance(sent[-1], Failed)
     assert sent[-1].sessions == ["a"]
+
+
+def test_a_session_outlives_its_turn_is_copied_parked_and_saved(rig: Rig, tmp_path: Path) -> None:
+    worker, built, sent = rig
+    begin(worker, "a")
+    worker.step()
+    worker.apply(Finish("a", 5))
+    worker.apply(Fork("b", "a", 3))
+    worker.apply(Save("a", str(tmp_path / "a")))
+    worker.close()
+    worker.report_saved()
+    assert sent[-2:] == [Finished("a", 5), Saved("a", 5)]
+    worker.apply(Park("a"))
+    assert isinstance(sent[-1], Parked)
+    assert sent[-1].num_bytes > 0
+    worker.apply(Resume("a"))
+    for session, length in (("a", 5), ("b", 3)):
+        assert built.describe(session).tokens == built.describe(session).cached == length
+    worker.apply(Close("a"))
+    ids = array("i", [1, 7, 8, 9, 10, 11]).tobytes()
+    worker.apply(Open("a", 4, ids=ids, snapshot=str(tmp_path / "a")))
+    assert (built.describe("a").tokens, built.describe("a").cached) == (6, 5)
+
+
+def test_a_copy_of_what_is_gone_fails_alone(rig: Rig) -> None:
+    worker, _, sent = rig
+    begin(worker, "a")
+    worker.apply(Fork("b", "nobody", 3))
+    assert isinstance(sent[-1], Failed)
+    assert sent[-1].sessions == ["b"]
+    worker.step()
+    assert isinstance(sent[-1], Step)
+
+
+def test_a_snapshot_that_cannot_be_written_is_told_and_ends_nothing(rig: Rig, tmp_path: Path) -> None:
+    worker, _, sent = rig
+    begin(worker, "a")
+    worker.step()
+    worker.apply(Save("a", str(tmp_path / "no" / "such" / "folder")))
+    worker.close()
+    worker.step()
+    assert Saved("a", None) in sent

@@ -13,7 +13,7 @@ import pytest
 
 from decoding.options import EngineOptions
 from decoding.turn import Sampling, Turn
-from server.messages import Finish, Finished, Open, Ready, Refused, Start, Step
+from server.messages import Finish, Finished, Open, Ready, Refused, Start, Started, Step
 from server.worker_process import WorkerDiedError, WorkerProcess
 
 
@@ -32,6 +32,7 @@ def test_a_worker_serves_ignores_signals_and_its_death_is_noticed(tiny_model: Pa
             worker.send(Open("a", 4))
             turn = Turn(session="a", tokens=[1, 2, 3, 4], sampling=Sampling(seed=0), max_tokens=10**6, end_ids=[])
             worker.send(Start(turn))
+            assert await worker.receive() == Started("a", 0, 4)
             assert isinstance(await worker.receive(), Step)
             worker.send(Finish("a", 5))
             while not isinstance(message := await worker.receive(), Finished):
