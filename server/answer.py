@@ -1,7 +1,7 @@
 """One request being answered: its text as it comes, for streams and whole replies alike."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from server.request import Request
 from server.scheduler import Scheduler
@@ -9,13 +9,33 @@ from server.transcript import Transcript
 
 
 class Answer:
-    """Reads an admitted request's outputs, and ends it where a stop string or the time limit says so."""
+    """Reads an admitted request's outputs, and ends it where a stop string or the time limit says so.
 
-    def __init__(self, request: Request, transcript: Transcript, scheduler: Scheduler, deadline: float) -> None:
+    `keep` is awaited with the whole transcript before the end is told: what a client has seen ended is remembered.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        transcript: Transcript,
+        scheduler: Scheduler,
+        deadline: float,
+        keep: Callable[[Transcript], Awaitable[None]],
+    ) -> None:
         self._request = request
         self._scheduler = scheduler
         self._deadline = deadline  # in the event loop's time
+        self._keep = keep
         self.transcript = transcript
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of what the model saw: reused, and read for this answer."""
+        return self.cached_tokens + self._request.forwarded
+
+    @property
+    def cached_tokens(self) -> int:
+        return self._request.cached
 
     async def pieces(self, silence: float = 0) -> AsyncIterator[str]:
         """Text that is not empty; an empty one after each `silence` seconds without any (0: never).
@@ -34,12 +54,9 @@ class Answer:
                     text = self._end_late() if loop.time() >= self._deadline else ""
                 if text or self.transcript.finish_reason is None:
                     yield text
+            await self._keep(self.transcript)
         finally:
             late.cancel()
-
-    async def text(self) -> str:
-        """All of it, at its end."""
-        return "".join([piece async for piece in self.pieces()])
 
     async def _next_text(self) -> str:
         """Waits for a step that adds text or ends the answer."""
@@ -56,3 +73,17 @@ class Answer:
 
     def _finish(self) -> None:
         self._scheduler.finish(self._request, self._request.length)
+
+
+class LateAnswer:
+    """An answer that begins when it is read: a further choice, which is copied from the first one's prompt."""
+
+    def __init__(self, begin: Callable[[Transcript], Awaitable[Answer]], transcript: Transcript) -> None:
+        self._begin = begin
+        self.transcript = transcript
+
+    async def pieces(self, silence: float = 0) -> AsyncIterator[str]:
+        """As `Answer.pieces`, but silent until it begins."""
+        answer = await self._begin(self.transcript)
+        async for piece in answer.pieces(silence):
+            yield piece

@@ -15,8 +15,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from server import errors, model_files, sse
-from server.api import chat, models, ops
+from server.api import chat, models, ops, sessions
 from server.banner import start_up_table
+from server.http import HttpProtocol
+from server.keys import KeyMiddleware, Keys
+from server.persistence import FolderError, lock, open_sessions, sessions_folder
 from server.scheduler import Scheduler
 from server.service import Loaded, Service, check_together
 from server.settings import Settings
@@ -33,8 +36,9 @@ def build_app(service: Service) -> FastAPI:
     """Holds no state but `service`, which may still be loading."""
     # No OpenAPI document: it would know nothing of the bodies, which are read by `server.body`, nor of the errors.
     app = FastAPI(title="SinkAhead", openapi_url=None, redirect_slashes=False)
+    app.add_middleware(KeyMiddleware, keys=service.keys)
     errors.install(app)
-    for routes in (chat, models, ops):
+    for routes in (chat, models, ops, sessions):
         app.include_router(routes.build_router(service))
     return app
 
@@ -56,7 +60,7 @@ def serve(settings: Settings) -> int:
     with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
         try:
             runner.run(_Process(settings, folder).run(listener))
-        except (LoadError, TokenizerError) as error:
+        except (LoadError, TokenizerError, FolderError) as error:
             print(f"sinkahead: {settings.public_model_name} cannot be served: {error}", file=sys.stderr)
             return 2
     return 0
@@ -76,8 +80,8 @@ class _Process:
     def __init__(self, settings: Settings, folder: Path) -> None:
         self._settings = settings
         self._folder = folder
-        self._scheduler = Scheduler(settings.max_waiting, settings.max_running)
-        self._service = Service(settings, self._scheduler)
+        self._scheduler = Scheduler(settings.max_waiting, settings.max_running, settings.max_unread_tokens)
+        self._service = Service(settings, self._scheduler, Keys(settings.all_keys, settings.requests_per_minute))
         self._supervisor = Supervisor(settings.engine_options(folder), self._scheduler, settings.stall_seconds)
         self._stop = asyncio.Event()
 
@@ -91,7 +95,7 @@ class _Process:
             uvicorn.Config(
                 build_app(self._service),
                 lifespan="off",
-                http="h11",  # httptools forgets a client that pipelines, then goes; it drops bodies behind Upgrade
+                http=HttpProtocol,  # httptools forgets who pipelines, then goes; it drops bodies behind Upgrade
                 ws="none",
                 log_config=None,
                 access_log=False,
@@ -109,6 +113,9 @@ class _Process:
             await self._drain()
             http.should_exit = True
             await serving
+            if self._service.loaded is not None:
+                self._tidying.cancel()
+                await self._service.loaded.sessions.close()
             if working.done():
                 working.result()
         finally:
@@ -118,12 +125,16 @@ class _Process:
 
     async def _work(self) -> None:
         """Load the model, then keep a worker running."""
+        if self._settings.persist:
+            self._folder_lock = lock(sessions_folder(self._settings))
         loading_template = asyncio.to_thread(ChatTemplate.load, self._folder)
         facts, template = await asyncio.gather(self._supervisor.load(), loading_template)
         check_together(self._settings, facts, template)
-        self._service.loaded = Loaded(facts, template)
+        kept = await open_sessions(self._settings, self._scheduler, facts, template)
+        self._service.loaded = Loaded(facts, template, kept)
         rich.print(start_up_table(self._settings, facts))
         logger.info("Ready; Ctrl-C ends it")
+        self._tidying = asyncio.create_task(kept.tidy())
         await self._supervisor.run()
 
     async def _drain(self) -> None:

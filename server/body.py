@@ -17,12 +17,16 @@ LARGE_BODY = 100_000  # bytes that take longer to parse than other requests shou
 MAX_NAME = 100  # of a client's own parameter names, where they are told again
 
 
-async def read(http: Request, schema: type[T], max_bytes: int) -> T:
-    """Raises `ApiError`, or `ClientDisconnect` where the client went away before the end."""
+async def read(http: Request, max_bytes: int) -> bytes:
+    """All of it, not yet looked at. Raises `ApiError`, or `ClientDisconnect` where the client went before the end."""
     media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise _refusal(415, "Content-Type must be application/json.", "unsupported_media_type")
-    raw = await _read_within(http, max_bytes)
+    return await _read_within(http, max_bytes)
+
+
+async def validate(raw: bytes, schema: type[T]) -> T:
+    """As `parse`, where it takes long in a thread."""
     return await to_thread(parse, raw, schema) if len(raw) > LARGE_BODY else parse(raw, schema)
 
 

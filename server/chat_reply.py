@@ -1,12 +1,13 @@
 """An answer as a chat completion: one object, or a stream of chunks."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
-from server.answer import Answer
+from server.answer import Answer, LateAnswer
 from server.errors import ApiError, internal
+from server.merged import merged
 from server.replies import (
     ChatChunk,
     ChatCompletion,
@@ -16,6 +17,7 @@ from server.replies import (
     FinishReason,
     Identity,
     Message,
+    SessionBlock,
     Usage,
 )
 from server.sse import DONE, PING, event
@@ -26,30 +28,46 @@ logger = logging.getLogger(__name__)
 class ChatReply:
     """Either `whole` or `events` is to be used, once."""
 
-    def __init__(self, identity: Identity, answer: Answer, prompt_tokens: int, include_usage: bool) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        answers: Sequence[Answer | LateAnswer],
+        describe: Callable[[], SessionBlock],
+        *,
+        include_usage: bool,
+    ) -> None:
+        """answers: one for each choice, an `Answer` first. describe: the session, after that."""
         self._identity = identity
-        self._answer = answer
-        self._prompt_tokens = prompt_tokens
+        self._answers = answers
+        self._describe = describe
         self._include_usage = include_usage
 
     async def whole(self) -> bytes:
         """Raises `ApiError`."""
-        text = await self._answer.text()
-        reason = self._answer.transcript.finish_reason
-        assert reason is not None
+        async for _ in merged([answer.pieces() for answer in self._answers]):
+            pass
+        choices = []
+        for index, answer in enumerate(self._answers):
+            text, reason = answer.transcript.text, answer.transcript.finish_reason
+            assert reason is not None
+            choices.append(Choice(index=index, message=Message(content=text), finish_reason=reason))
         identity = msgspec.structs.asdict(self._identity)
-        choice = Choice(message=Message(content=text), finish_reason=reason)
-        return msgspec.json.encode(ChatCompletion(**identity, choices=[choice], usage=self._usage()))
+        return msgspec.json.encode(
+            ChatCompletion(**identity, choices=choices, usage=self._usage(), session=self._describe())
+        )
 
     async def events(self, ping_seconds: float) -> AsyncIterator[bytes]:
         """A failure is an event, too, and the end always [DONE]: a stream that just ends passes for a whole one."""
         try:
-            yield self._chunk(Delta(role="assistant", content=""))
-            async for piece in self._answer.pieces(ping_seconds):
-                yield self._chunk(Delta(content=piece)) if piece else PING
-            yield self._chunk(Delta(), self._answer.transcript.finish_reason)
+            for index in range(len(self._answers)):
+                yield self._chunk(index, Delta(role="assistant", content=""))
+            async for index, piece in merged([answer.pieces(ping_seconds) for answer in self._answers]):
+                if piece is None:
+                    yield self._chunk(index, Delta(), self._answers[index].transcript.finish_reason)
+                else:
+                    yield self._chunk(index, Delta(content=piece)) if piece else PING
             if self._include_usage:
-                yield self._event([], self._usage())
+                yield self._event([], self._usage(), self._describe())
         except ApiError as error:
             yield event(error.encode())
         except Exception:
@@ -57,13 +75,21 @@ class ChatReply:
             yield event(internal().encode())
         yield DONE
 
-    def _chunk(self, delta: Delta, reason: FinishReason | None = None) -> bytes:
+    def _chunk(self, index: int, delta: Delta, reason: FinishReason | None = None) -> bytes:
         usage = None if self._include_usage else msgspec.UNSET
-        return self._event([ChunkChoice(delta=delta, finish_reason=reason)], usage)
+        return self._event([ChunkChoice(index=index, delta=delta, finish_reason=reason)], usage)
 
-    def _event(self, choices: list[ChunkChoice], usage: Usage | msgspec.UnsetType | None) -> bytes:
+    def _event(
+        self,
+        choices: list[ChunkChoice],
+        usage: Usage | msgspec.UnsetType | None,
+        session: SessionBlock | msgspec.UnsetType = msgspec.UNSET,
+    ) -> bytes:
         identity = msgspec.structs.asdict(self._identity)
-        return event(msgspec.json.encode(ChatChunk(**identity, choices=choices, usage=usage)))
+        return event(msgspec.json.encode(ChatChunk(**identity, choices=choices, usage=usage, session=session)))
 
     def _usage(self) -> Usage:
-        return Usage.of(self._prompt_tokens, self._answer.transcript.num_tokens)
+        first = self._answers[0]
+        assert isinstance(first, Answer)
+        generated = sum(answer.transcript.num_tokens for answer in self._answers)
+        return Usage.of(first.prompt_tokens, generated, first.cached_tokens)

@@ -1,6 +1,8 @@
 """The command line. Flags are made of the settings' fields, so that each is described once."""
 
 import argparse
+import logging
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -10,7 +12,8 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from decoding.errors import ModelRefusedError
-from server import model_files, needle, perplexity
+from server import model_files, needle, perplexity, sessions_cli
+from server.persistence import FolderError
 from server.settings import ENV_PREFIX, Settings, SettingsError, fields_by_group, shown_default
 
 DESCRIPTION = "An OpenAI-compatible streaming server for language models: conversations without end, in bounded memory."
@@ -18,6 +21,7 @@ SERVE = "Serve a model over HTTP."
 SERVE_NOTE = f"Each is also a variable (--max-rows: {ENV_PREFIX}MAX_ROWS) and a line of the YAML file (max_rows: 8)."
 MODEL = "default (which it is where none is named), a folder, a .gguf file or org/name on the model hub"
 CHECK = "Load a model as serve would, and say how it is served and at what memory per session, or why not."
+SESSIONS = "Look at the conversations that are kept on this machine."
 FETCH = "Fetch and convert a model, and print its folder. Without MODEL: the default one."
 
 
@@ -26,7 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
-    except (SettingsError, model_files.ModelFilesError, perplexity.EvaluationError, ModelRefusedError) as error:
+    except (
+        SettingsError,
+        FolderError,
+        model_files.ModelFilesError,
+        perplexity.EvaluationError,
+        ModelRefusedError,
+    ) as error:
         print(f"sinkahead: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -58,6 +68,17 @@ def build_parser() -> argparse.ArgumentParser:
     del groups["Model"]["model"]
     _add_settings_flags(check, groups)
     check.set_defaults(run=_check)
+    sessions = commands.add_parser("sessions", help=SESSIONS).add_subparsers(
+        title="commands", metavar="COMMAND", required=True
+    )
+    for name, command in sessions_cli.COMMANDS.items():
+        words = command.__doc__.splitlines()[0]
+        listed = sessions.add_parser(name, help=words, description=words, **_SETTINGS_FLAGS)
+        if name != "list":
+            listed.add_argument("session", metavar="ID")
+        folder = Settings.model_fields["sessions_folder"]
+        _add_settings_flags(listed, {"Sessions": {"sessions_folder": folder}})
+        listed.set_defaults(run=_sessions, command=command)
     evaluations = commands.add_parser("eval", help="Measure a model under the cache policies.").add_subparsers(
         title="commands", metavar="COMMAND", required=True
     )
@@ -81,9 +102,12 @@ def _add_settings_flags(parser: argparse.ArgumentParser, groups: Mapping[str, Ma
             # Text goes to `Settings` as it is: one place parses it, from wherever it comes.
             how: dict[str, Any] = {"metavar": name.rpartition("_")[2].upper()}
             if field.annotation is bool:
-                how = {"action": "store_const", "const": "true"}
+                how = {"action": "store_const", "const": "true", "dest": name}
             words = f"{field.description} (default: {shown_default(field)})"
             group.add_argument(f"--{name.replace('_', '-')}", help=words, **how)
+            if field.default is True:
+                how["const"] = "false"
+                group.add_argument(f"--no-{name.replace('_', '-')}", help="the opposite", **how)
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
@@ -94,13 +118,23 @@ def _serve(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
     from server.app import serve
 
-    return serve(settings)
+    code = serve(settings)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # all is said and written; to take the interpreter apart takes seconds
 
 
 def _check(arguments: argparse.Namespace) -> int:
     from server.model_check import check
 
     return check(_settings(arguments))
+
+
+def _sessions(arguments: argparse.Namespace) -> int:
+    given = {name: value for name, value in vars(arguments).items() if name == "sessions_folder"}
+    arguments.command(Settings.load(given), *([arguments.session] if "session" in arguments else []))
+    return 0
 
 
 def _fetch(arguments: argparse.Namespace) -> int:

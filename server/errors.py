@@ -1,6 +1,7 @@
 """Every failure that a client is told of, in OpenAI's envelope: {"error": {message, type, param, code}}."""
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 
 import msgspec
@@ -29,18 +30,21 @@ class ErrorEnvelope(msgspec.Struct, frozen=True):
 class ApiError(Exception):
     """A failure to tell the client of. `retry_after`, in seconds, says when to come again."""
 
-    def __init__(self, status: int, body: ErrorBody, retry_after: int | None = None) -> None:
+    def __init__(
+        self, status: int, body: ErrorBody, retry_after: int | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(body.message)
         self.status = status
         self.body = body
         self.retry_after = retry_after
+        self.headers = dict(headers or {})
 
     def encode(self) -> bytes:
         return msgspec.json.encode(ErrorEnvelope(self.body))
 
     def response(self) -> Response:
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
-        return Response(self.encode(), self.status, headers, "application/json")
+        return Response(self.encode(), self.status, headers | self.headers, "application/json")
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -56,9 +60,42 @@ def model_not_found(model: str) -> ApiError:
     return ApiError(404, ErrorBody(message, "invalid_request_error", "model", "model_not_found"))
 
 
+def session_not_found(session: str) -> ApiError:
+    message = f"The session {session[:200]!r} does not exist, and nothing in the request tells what was said in it."
+    return ApiError(404, ErrorBody(message, "invalid_request_error", "session_id", "session_not_found"))
+
+
+def session_exists(session: str) -> ApiError:
+    message = f"The session {session[:200]!r} exists already."
+    return ApiError(409, ErrorBody(message, "invalid_request_error", "id", "session_exists"))
+
+
+def invalid_api_key(*, missing: bool) -> ApiError:
+    message = (
+        "No API key was given: send it as `Authorization: Bearer KEY`." if missing else "The API key is not valid."
+    )
+    body = ErrorBody(message, "invalid_request_error", None, "invalid_api_key")
+    return ApiError(401, body, headers={"WWW-Authenticate": "Bearer"})
+
+
+def rate_limited(per_minute: int, retry_after: int) -> ApiError:
+    message = f"This key may send {per_minute} requests a minute. Try again later."
+    return ApiError(429, ErrorBody(message, "rate_limit_error", None, "rate_limit_exceeded"), retry_after)
+
+
 def queue_full() -> ApiError:
     message = "Too many requests are waiting already. Try again later."
     return ApiError(429, ErrorBody(message, "rate_limit_error", None, "queue_full"), retry_after=1)
+
+
+def request_rejected() -> ApiError:
+    message = "The worker died twice while it served this request. It is refused for some minutes; change it."
+    return ApiError(400, ErrorBody(message, "invalid_request_error", None, "request_rejected"))
+
+
+def slow_reader() -> ApiError:
+    message = "The stream was read too slowly: too many tokens were waiting to be taken."
+    return ApiError(500, ErrorBody(message, "server_error", None, "slow_reader"))
 
 
 def unavailable(reason: str, retry_after: int = 2) -> ApiError:

@@ -43,8 +43,23 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: PromptTokensDetails
 
     @classmethod
-    def of(cls, prompt_tokens: int, completion_tokens: int) -> "Usage":
-        return cls(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, PromptTokensDetails())
+    def of(cls, prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> "Usage":
+        details = PromptTokensDetails(cached_tokens)
+        return cls(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, details)
+
+
+class SessionBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the conversation that a request belongs to, behind its answer. Tokens are counted as the engine holds them."""
+
+    id: str
+    matched: str  # how the request's messages met the session's: new, or a word of server.reconcile
+    turns: int
+    tokens: int  # seen, for ever
+    live: int  # of which the next token's query sees so many
+    evicted: int
+    pinned: int  # that never leave
+    capacity: int  # most that are live
+    rebuilt: str | None = None  # why all was read anew, where it was
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -64,6 +79,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[Choice]
     usage: Usage
+    session: SessionBlock  # ours
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +90,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[ChunkChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET  # null in all chunks but the last, where it was asked for
+    session: SessionBlock | msgspec.UnsetType = msgspec.UNSET  # ours, beside the usage
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,3 +103,33 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["list"] = "list"
     data: list[ModelCard]
+
+
+class SessionCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation that the server keeps."""
+
+    id: str
+    object: Literal["session"] = "session"
+    created: int
+    last_used: int
+    state: Literal["device", "host", "disk"]  # from where its next turn would come; host: no GPU's, and not the disk's
+    running: bool
+    turns: int
+    messages: int
+    tokens: int  # as of SessionBlock
+    live: int
+    evicted: int
+    pinned: int
+    capacity: int
+    bytes: int  # of its cache, where it is
+
+
+class SessionList(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[SessionCard]
+
+
+class SessionDeleted(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["session.deleted"] = "session.deleted"
+    deleted: bool = True

@@ -1,9 +1,19 @@
 """What clients may ask for. Strict: nothing is coerced, null is absent, and nothing is accepted that has no effect."""
 
 import json
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from decoding.turn import Drafting, StrategyName
@@ -12,6 +22,9 @@ from server.template import Message
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
 MAX_BIASES = 300
+MAX_CHOICES = 128
+ROLES = frozenset({"system", "developer", "user", "assistant"})
+SESSION_ID = "[A-Za-z0-9._:-]{1,128}"
 
 
 def _check_unicode(text: str) -> str:
@@ -60,6 +73,7 @@ Text = Annotated[str, AfterValidator(_check_unicode)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH), AfterValidator(_check_unicode)]
 OutputTokens = Annotated[int, Field(ge=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
+SessionId = Annotated[str, Field(pattern=f"^{SESSION_ID}$")]
 TokenId = Annotated[str, AfterValidator(_check_token_id)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
@@ -83,11 +97,49 @@ class ChatMessage(Strict):
     content: Annotated[list[TextPart], BeforeValidator(_as_parts)]
     name: Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_check_unicode)] | None = None
 
-    def for_template(self) -> Message:
-        """Templates know no developers: theirs is the word of the system."""
+    def plain(self) -> Message:
+        """As templates take it, and as it is kept. They know no developers: theirs is the word of the system."""
         role = "system" if self.role == "developer" else self.role
         message = {"role": role, "content": "".join(part.text for part in self.content)}
         return message if self.name is None else {**message, "name": self.name}
+
+
+@dataclass(frozen=True, slots=True)
+class PlainMessage:
+    """What a `ChatMessage` that has a role and one text comes to, without taking as long to validate."""
+
+    role: str
+    content: str
+    name: None = None
+
+    def plain(self) -> Message:
+        return {"role": "system" if self.role == "developer" else self.role, "content": self.content}
+
+
+def _fast(messages: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Long histories are sent again at each turn: as long as messages are plain ones, they take a short way."""
+    if not isinstance(messages, list) or not messages:
+        return validate(messages)
+    plain = []
+    for message in messages:
+        if (
+            type(message) is not dict
+            or len(message) != 2
+            or type(text := message.get("content")) is not str
+            or (role := message.get("role")) not in ROLES
+            or not (text.isascii() or _is_unicode(text))
+        ):
+            return validate(messages)
+        plain.append(PlainMessage(role, text))
+    return plain
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class StreamOptions(Strict):
@@ -123,11 +175,17 @@ class Lookahead(Strict):
         return Drafting(strategy=self.strategy, window=self.window, ngram=self.ngram, guesses=self.guesses)
 
 
+class NewSession(Strict):
+    """Body of POST /v1/sessions and /v1/sessions/{id}/fork, which need none."""
+
+    id: SessionId | None = None  # of the new one; else the server makes one that nobody can guess
+
+
 class ChatRequest(Strict):
     """Body of POST /v1/chat/completions."""
 
     model: Text
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1), WrapValidator(_fast)]
     stream: bool = False
     stream_options: StreamOptions | None = None
     max_completion_tokens: OutputTokens | None = None
@@ -141,6 +199,7 @@ class ChatRequest(Strict):
     repetition_penalty: Annotated[float, Field(ge=0.01, le=2)] = 1.0  # closer to 0 a quotient could overflow
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=MAX_BIASES)] = {}
     min_tokens: Annotated[int, Field(ge=0)] = 0
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     stop: Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_as_list)] = []
 
@@ -148,12 +207,16 @@ class ChatRequest(Strict):
     prediction: Prediction | None = None
     lookahead: Lookahead | None = None
 
+    # Whose turn it is (docs/sessions.md).
+    session_id: SessionId | None = None
+    session_mode: Literal["append"] | None = None
+    store: bool | None = None  # false: nothing of it reaches the disk
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0  # lower is served first
+
     # Hints, which ask for nothing.
     user: Text | None = None
     metadata: dict[Text, Text] | None = None
 
-    n: Annotated[int, _only(1)] = 1
-    store: Annotated[bool, _only(supported=False)] = False
     logprobs: Annotated[bool, _only(supported=False)] = False
     response_format: TextFormat | None = None
 

@@ -10,11 +10,14 @@ import msgspec
 
 from decoding.options import EngineFacts
 from server.errors import model_not_found, unavailable
+from server.keys import Keys
 from server.request import Request
 from server.scheduler import Scheduler
+from server.sessions import Sessions
 from server.settings import Settings
 from server.template import ChatTemplate, TokenizerError
 
+DIGESTED = 100_000  # bytes of a body, at both ends
 FINGERPRINTED = ("sinkahead", "torch", "transformers")
 
 
@@ -24,11 +27,12 @@ class Loaded:
 
     facts: EngineFacts
     template: ChatTemplate
+    sessions: Sessions
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
         name = Path(self.facts.model).name
-        shaping = msgspec.structs.replace(self.facts, model=name, load_seconds=0.0, max_sessions=0)
+        shaping = msgspec.structs.replace(self.facts, model=name, load_seconds=0.0, max_sessions=0, host_bytes=0)
         versions = [version(name) for name in FINGERPRINTED]
         self.fingerprint = "fp_" + hashlib.sha256(msgspec.json.encode([shaping, versions])).hexdigest()[:12]
 
@@ -50,6 +54,7 @@ def check_together(settings: Settings, facts: EngineFacts, template: ChatTemplat
 class Service:
     settings: Settings
     scheduler: Scheduler
+    keys: Keys
     loaded: Loaded | None = None
 
     @property
@@ -57,12 +62,14 @@ class Service:
         """Why requests are refused at the moment; None: they are not."""
         return self.scheduler.unready or (None if self.loaded else "the model is loading")
 
-    def enter(self, model: str) -> tuple[Request, Loaded]:
-        """Count a request for `model` in. Raises `ApiError`."""
-        self.check_model(model)
+    def enter(self, namespace: bytes, body: bytes) -> tuple[Request, Loaded]:
+        """Count a request in, before any work is done for it. Raises `ApiError`."""
         if self.loaded is None:
             raise unavailable(self.unready or "")
-        return self.scheduler.reserve(), self.loaded
+        self.keys.spend(namespace)
+        parts = (namespace, len(body).to_bytes(8), body[:DIGESTED], body[-DIGESTED:])  # long ones differ in these, too
+        digest = hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+        return self.scheduler.reserve(digest), self.loaded
 
     def check_model(self, model: str) -> None:
         """Raises `ApiError`."""

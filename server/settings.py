@@ -8,7 +8,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ByteSize, Field, StringConstraints, ValidationError, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
 from yaml import YAMLError
 
 from decoding.drafting import MAX_ROWS, DraftingError, resolve
@@ -32,6 +38,13 @@ def setting(default: Any, group: str, description: str, **limits: Any) -> Any:
     return Field(default, description=description, json_schema_extra={"group": group}, **limits)
 
 
+def _listed(value: Any) -> Any:
+    return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
+
+
+Keys = Annotated[
+    tuple[Annotated[str, StringConstraints(pattern=r"^[!-+\--~]+$")], ...], NoDecode, BeforeValidator(_listed)
+]
 Size = Annotated[int | None, BeforeValidator(lambda value: None if value == "null" else value)]  # flags are text
 
 
@@ -50,6 +63,8 @@ class Settings(BaseSettings):
     config: Path = setting(DEFAULT_CONFIG, "Server", "YAML file with settings")
     host: str = setting("127.0.0.1", "Server", "address to listen on; 0.0.0.0 is every interface")
     port: int = setting(8000, "Server", "port to listen on; 0 takes a free one", ge=0, le=65535)
+    api_keys: Keys = setting((), "Server", "keys clients must send, with commas between; none: anybody may ask")
+    api_keys_file: Path | None = setting(None, "Server", "file with more of them, one a line")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Server", "debug, info, warning or error")
 
     model: str = setting("default", "Model", "default, a folder, a .gguf file or org/name on the model hub")
@@ -76,6 +91,20 @@ class Settings(BaseSettings):
         "auto", "Cache", "of all sessions together, as 4GiB; auto is half of what is free"
     )
 
+    host_memory: Literal["auto"] | Annotated[ByteSize, Field(ge=0)] = setting(
+        "auto", "Cache", "of sessions that are parked, beside `memory`; auto is a quarter of what is free"
+    )
+
+    sessions_folder: Path | None = setting(
+        None, "Sessions", "where conversations are kept; null: sessions in the folder of fetched models"
+    )
+    persist: bool = setting(True, "Sessions", "keep conversations on the disk, over restarts; else in memory")
+    session_ttl_seconds: float = setting(
+        7 * 86400.0, "Sessions", "a conversation that nobody goes on with is forgotten after this time", gt=0
+    )
+    disk: ByteSize = setting(ByteSize(10_000_000_000), "Sessions", "most disk space they take, as 10GB", ge=1)
+    max_sessions: int = setting(100_000, "Sessions", "most conversations; the one unused for longest leaves", ge=1)
+
     strategy: StrategyName = setting(
         "auto",
         "Lookahead",
@@ -88,9 +117,17 @@ class Settings(BaseSettings):
     max_rows: int = setting(0, "Limits", "most tokens computed in one step; 0 chooses by device", ge=0)
     max_running: int = setting(0, "Limits", "most requests decoded at once; 0 is as many as fit", ge=0)
     max_waiting: int = setting(64, "Limits", "most requests waiting for a place; the next is refused", ge=0)
+    max_prompt_tokens: int = setting(
+        1_000_000, "Limits", "most tokens that one request adds to its conversation; more are refused", ge=1
+    )
     max_output_tokens: int = setting(4096, "Limits", "bound on one answer, also where a request sets none", ge=1)
     max_body_bytes: ByteSize = setting(ByteSize(32_000_000), "Limits", "largest request body, as 32MB", ge=1)
     request_timeout_seconds: float = setting(600.0, "Limits", "bound on one request, waiting included", gt=0)
+    queue_timeout_seconds: float = setting(600.0, "Limits", "bound on the wait for a place", gt=0)
+    requests_per_minute: int = setting(0, "Limits", "of each API key; 0 is as many as it likes", ge=0)
+    max_unread_tokens: int = setting(
+        4096, "Limits", "a stream is ended when its reader lags so many tokens behind", ge=1
+    )
     stall_seconds: float = setting(120.0, "Limits", "a worker that owes a step so long is replaced; 0 is never", ge=0)
     drain_seconds: float = setting(30.0, "Limits", "for running requests to end after SIGTERM", ge=0)
     ping_seconds: float = setting(15.0, "Limits", "silence of a stream before a keep-alive; 0 is never", ge=0)
@@ -151,6 +188,17 @@ class Settings(BaseSettings):
         return path.resolve().name.removesuffix(".gguf") if path.exists() else self.model
 
     @property
+    def all_keys(self) -> list[str]:
+        """Those that are set, and those of the file. Raises `SettingsError` where it cannot be read."""
+        if self.api_keys_file is None:
+            return list(self.api_keys)
+        try:
+            lines = self.api_keys_file.read_text().split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"api_keys_file cannot be read: {error}") from None
+        return [*self.api_keys, *filter(None, map(str.strip, lines))]
+
+    @property
     def drafting(self) -> Drafting:
         """Its sizes are still to be resolved."""
         return Drafting(strategy=self.strategy, window=self.window, ngram=self.ngram, guesses=self.guesses)
@@ -168,6 +216,7 @@ class Settings(BaseSettings):
             capacity=self.capacity,
             block=self.block,
             memory_bytes=0 if self.memory == "auto" else int(self.memory),
+            host_bytes=-1 if self.host_memory == "auto" else int(self.host_memory),
             max_rows=self.max_rows,
             drafting=self.drafting,
         )

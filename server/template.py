@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -15,6 +16,7 @@ if TYPE_CHECKING:  # takes seconds, in which the server should answer already th
 MIN_PINNED = 4
 # Stand for the control token number N of a message, as OPEN N CLOSE: private characters, which templates leave alone.
 OPEN, CLOSE = "\U000f0000", "\U000f0001"
+REPLY = "\U000f0002"  # stands for what the assistant said, where only what follows it is wanted
 SENTINEL = re.compile(f"{OPEN}([0-9]+){CLOSE}")
 
 Message = dict[str, str]  # role, content, and name where the template shows it
@@ -44,10 +46,15 @@ class ChatTemplate:
         self._control_ids = frozenset(control)
         patterns = sorted(map(_pattern, control.values()), key=len, reverse=True)
         self._control_in_text = re.compile("|".join(patterns) or "(?!)")
-        self._protected = sorted([OPEN, CLOSE, *(token.content for token in control.values())], key=len, reverse=True)
+        self._protected = sorted(
+            [OPEN, CLOSE, REPLY, *(token.content for token in control.values())], key=len, reverse=True
+        )
         self._protected_in_messages = re.compile("|".join(map(re.escape, self._protected)))
         probe = [{"role": "user", "content": "-", "name": "sinkahead-probe"}]
         self.shows_names = "sinkahead-probe" in self._render(probe)
+        self.grows = self._grows()
+        parts = self.tokenizer.to_str(), str(tokenizer.chat_template)
+        self.identity = blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()  # of what makes ids of text
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -69,9 +76,44 @@ class ChatTemplate:
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """The conversation up to where the assistant speaks next. Raises `MessagesError`."""
-        guarded = [{key: self._guard(text) for key, text in message.items()} for message in messages]
-        text = self._render(guarded)
-        if guarded == list(messages):
+        guarded = self._guarded(messages)
+        return self._tokenize(self._render(guarded), plain=guarded == list(messages))
+
+    def encode_behind(self, system: Sequence[Message], messages: Sequence[Message]) -> list[int]:
+        """What follows a reply of the assistant's: its closing, then `messages`, up to where it speaks next.
+
+        Nothing that came before the reply is rendered but the system messages. Raises `MessagesError`.
+        """
+        guarded = self._guarded(messages)
+        before = [*self._guarded(system), {"role": "user", "content": "-"}, {"role": "assistant", "content": REPLY}]
+        text = self._render([*before, *guarded]).partition(REPLY)[2]
+        return self._tokenize(text, plain=guarded == list(messages))
+
+    def _grows(self) -> bool:
+        """Whether a conversation that goes on is rendered as before, with more behind it, whatever came before.
+
+        Some templates change what they said: they mark the last message, or drop what was thought. With those the
+        whole conversation is rendered at each turn.
+        """
+        chat = [{"role": role, "content": f"{role} {number}"} for number in range(3) for role in ("user", "assistant")]
+        for system in ([], [{"role": "system", "content": "s"}]):
+            for more in ([{"role": "user", "content": "new"}], [*chat[:2], {"role": "user", "content": "new"}]):
+                try:
+                    before = self._render([*system, *chat[:-1]])
+                    whole = self._render([*system, *chat[:-1], {"role": "assistant", "content": REPLY}, *more])
+                    alone = [*system, chat[0], {"role": "assistant", "content": REPLY}, *more]
+                    behind = self._render(alone).partition(REPLY)[2]
+                except MessagesError:
+                    if system:  # a template without such messages
+                        continue
+                    return False
+                if not whole.startswith(before + REPLY) or whole.partition(REPLY)[2] != behind:
+                    return False
+        return True
+
+    def _tokenize(self, text: str, *, plain: bool) -> list[int]:
+        """plain: the messages in it had nothing that looks like a control token."""
+        if plain:
             ids = _encode(self.tokenizer, text)
             # More control tokens than the text shows: the tokenizer's normalizer made some, of look-alike characters.
             if sum(map(self._control_ids.__contains__, ids)) == len(self._control_in_text.findall(text)):
@@ -92,6 +134,9 @@ class ChatTemplate:
         variants = [self.encode([*messages[:num_system], {"role": "user", "content": text}]) for text in ("a", "Z")]
         common = takewhile(lambda ids: len(set(ids)) == 1, zip(tokens, *variants, strict=False))
         return max(MIN_PINNED, sum(1 for _ in common))
+
+    def _guarded(self, messages: Sequence[Message]) -> list[Message]:
+        return [{key: self._guard(text) for key, text in message.items()} for message in messages]
 
     def _guard(self, text: str) -> str:
         return self._protected_in_messages.sub(lambda found: f"{OPEN}{self._protected.index(found[0])}{CLOSE}", text)

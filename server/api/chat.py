@@ -1,7 +1,7 @@
 """POST /v1/chat/completions."""
 
 import asyncio
-import secrets
+import re
 import time
 from contextlib import ExitStack
 
@@ -9,20 +9,17 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from decoding.drafting import DraftingError, resolve
-from decoding.suffix import LIMIT
-from decoding.turn import Drafting, Sampling, Turn
 from server import body
-from server.answer import Answer
+from server.answer import Answer, LateAnswer
 from server.chat_reply import ChatReply
+from server.chat_turn import ChatTurn
 from server.disconnect import unless_gone
-from server.errors import context_length_exceeded, invalid, timed_out
+from server.errors import invalid
 from server.replies import Identity
 from server.request import Request
-from server.schemas import ChatRequest
+from server.schemas import SESSION_ID, ChatRequest
 from server.service import Loaded, Service
 from server.sse import EventStream
-from server.template import MessagesError
 from server.transcript import Transcript
 
 
@@ -33,18 +30,37 @@ def build_router(service: Service) -> APIRouter:
     @router.post("/v1/chat/completions")
     async def create(http: HttpRequest) -> Response:
         deadline = asyncio.get_running_loop().time() + settings.request_timeout_seconds
-        asked = await body.read(http, ChatRequest, settings.max_body_bytes)
-        _check(asked, settings.max_output_tokens)
-        request, loaded = service.enter(asked.model)
+        raw = await body.read(http, settings.max_body_bytes)
+        request, loaded = service.enter(http.state.namespace, raw)
         with ExitStack() as stack:
             stack.callback(service.scheduler.cancel, request)
-            await unless_gone(http, _admit(service, loaded, request, asked, deadline))
-            reply = _reply(service, loaded, request, asked, deadline)
+            asked = await body.validate(raw, ChatRequest)
+            service.check_model(asked.model)
+            _check(asked, settings.max_output_tokens)
+            name = session_name(http, asked.session_id, asked.session_mode)
+            turn = ChatTurn(service, loaded, request, asked, deadline)
+            stack.callback(turn.leave)
+            others = [_another(service, request, stack) for _ in range(1, asked.n)]
+            await unless_gone(http, turn.begin(http.state.namespace, name))
+            reply = _reply(service, loaded, turn, others, stack, deadline)
+            headers = {"X-Session-ID": turn.lease.session.conversation.id}
             if asked.stream:
-                return EventStream(reply.events(settings.ping_seconds), release=stack.pop_all().close)
-            return Response(await unless_gone(http, reply.whole()), media_type="application/json")
+                # What choices register from now on is released with the stream.
+                return EventStream(reply.events(settings.ping_seconds), stack.pop_all().close, headers)
+            whole = await unless_gone(http, reply.whole())
+            return Response(whole, headers=headers, media_type="application/json")
 
     return router
+
+
+def session_name(http: HttpRequest, in_body: str | None, mode: str | None) -> str | None:
+    """Which session the request names; None: it is found by its messages. Raises `ApiError`."""
+    name = http.headers.get("x-session-id") or in_body
+    if name is not None and not re.fullmatch(SESSION_ID, name):
+        raise invalid("'X-Session-ID' takes 1 to 128 letters, digits and . _ : -", "X-Session-ID")
+    if name is None and mode is not None:
+        raise invalid("'session_mode' is of use with a 'session_id' only.", "session_mode")
+    return name
 
 
 def _check(asked: ChatRequest, max_output_tokens: int) -> None:
@@ -59,95 +75,38 @@ def _check(asked: ChatRequest, max_output_tokens: int) -> None:
         raise invalid(f"'min_tokens' may be at most {most}, the most tokens that are generated.", "min_tokens")
 
 
-async def _admit(service: Service, loaded: Loaded, request: Request, asked: ChatRequest, deadline: float) -> None:
-    """Returns when the request runs. Raises `ApiError` where it cannot, or not in time."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            turn, sinks = await asyncio.to_thread(_turn, service, loaded, request, asked)
-            service.scheduler.submit(request, turn, sinks)
-            await request.admitted()
-    except TimeoutError:
-        raise timed_out(service.settings.request_timeout_seconds) from None
+def _another(service: Service, request: Request, stack: ExitStack) -> Request:
+    """Each choice takes a place in the queue. Raises `ApiError`."""
+    other = service.scheduler.reserve(request.digest)
+    stack.callback(service.scheduler.cancel, other)
+    return other
 
 
-def _encode(service: Service, loaded: Loaded, asked: ChatRequest) -> tuple[list[int], int]:
-    """The prompt's tokens, and how many of them are pinned. Raises `ApiError`."""
-    template, facts = loaded.template, loaded.facts
-    for index, message in enumerate(asked.messages):
-        if message.name is not None and not template.shows_names:
-            raise invalid("This model's chat template shows no names.", f"messages[{index}].name")
-    messages = [message.for_template() for message in asked.messages]
-    try:
-        tokens = template.encode(messages)
-        if not facts.max_sinks:
-            sinks = 0
-        elif service.settings.sinks == "pinned":
-            sinks = template.pinned(messages, tokens)
-        else:
-            sinks = service.settings.sinks
-    except MessagesError as error:
-        raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
-    if sinks > facts.max_sinks:
-        raise context_length_exceeded(
-            f"The system messages take {sinks} tokens; at most {facts.max_sinks} can be pinned "
-            f"at a capacity of {facts.capacity} with blocks of {facts.block}."
-        )
-    if facts.max_length is not None and len(tokens) > facts.max_length:
-        raise context_length_exceeded(f"The messages take {len(tokens)} tokens; at most {facts.max_length} fit here.")
-    return tokens, sinks
+def _reply(
+    service: Service, loaded: Loaded, turn: ChatTurn, others: list[Request], stack: ExitStack, deadline: float
+) -> ChatReply:
+    asked, scheduler = turn.asked, service.scheduler
 
+    def answer(turn: ChatTurn, transcript: Transcript) -> Answer:
+        return Answer(turn.request, transcript, scheduler, deadline, turn.lease.keep)
 
-def _turn(service: Service, loaded: Loaded, request: Request, asked: ChatRequest) -> tuple[Turn, int]:
-    """What the engine is asked, and how many of its tokens are pinned. Raises `ApiError`."""
-    sampling, drafting = _sampling(asked, loaded.facts.vocab_size), _drafting(asked, loaded.facts.max_rows)
-    tokens, sinks = _encode(service, loaded, asked)
-    turn = Turn(
-        session=request.id,
-        tokens=tokens,
-        sampling=sampling,
-        max_tokens=asked.asked_tokens or service.settings.max_output_tokens,
-        min_tokens=asked.min_tokens,
-        end_ids=loaded.facts.end_ids,
-        drafting=drafting,
-        # as much of it as is kept to draft from
-        prediction=loaded.template.encode_text(asked.prediction.text)[:LIMIT] if asked.prediction else [],
-    )
-    return turn, sinks
+    def transcript() -> Transcript:
+        return Transcript(loaded.template.tokenizer, asked.stop)
 
+    def late(request: Request, number: int) -> LateAnswer:
+        async def begin(transcript: Transcript) -> Answer:
+            branch = await turn.branch(request, number)
+            leaving.callback(branch.leave)
+            return answer(branch, transcript)
 
-def _sampling(asked: ChatRequest, vocab_size: int) -> Sampling:
-    """Raises `ApiError`."""
-    logit_bias = {int(token): bias for token, bias in asked.logit_bias.items()}
-    if max(logit_bias, default=0) >= vocab_size:
-        raise invalid(f"'logit_bias' takes the model's token ids, which are 0 to {vocab_size - 1}.", "logit_bias")
-    return Sampling(
-        # negative seeds are as good as others
-        seed=secrets.randbits(64) if asked.seed is None else asked.seed % 2**64,
-        temperature=asked.temperature,
-        top_k=asked.top_k,
-        top_p=asked.top_p,
-        min_p=asked.min_p,
-        presence_penalty=asked.presence_penalty,
-        frequency_penalty=asked.frequency_penalty,
-        repetition_penalty=asked.repetition_penalty,
-        logit_bias=logit_bias,
-    )
+        return LateAnswer(begin, transcript())
 
-
-def _drafting(asked: ChatRequest, max_rows: int) -> Drafting | None:
-    """Raises `ApiError`."""
-    if asked.lookahead is None:
-        return None
-    try:
-        return resolve(asked.lookahead.drafting, max_rows)
-    except DraftingError as error:
-        path = f"lookahead.{error.parameter}"
-        raise invalid(f"Invalid value for '{path}': {error}.", path, "invalid_value") from None
-
-
-def _reply(service: Service, loaded: Loaded, request: Request, asked: ChatRequest, deadline: float) -> ChatReply:
-    assert request.turn is not None
-    identity = Identity(f"chatcmpl-{request.id}", int(time.time()), asked.model, loaded.fingerprint)
-    answer = Answer(request, Transcript(loaded.template.tokenizer, asked.stop), service.scheduler, deadline)
+    leaving = ExitStack()  # of choices that have begun
+    stack.push(leaving)
+    answers: list[Answer | LateAnswer] = [answer(turn, transcript())]
+    answers += (late(request, number) for number, request in enumerate(others, 1))
+    identity = Identity(f"chatcmpl-{turn.request.id}", int(time.time()), asked.model, loaded.fingerprint)
     include_usage = asked.stream_options is not None and asked.stream_options.include_usage
-    return ChatReply(identity, answer, len(request.turn.tokens), include_usage)
+    return ChatReply(
+        identity, answers, lambda: turn.lease.describe(turn.request.forwarded), include_usage=include_usage
+    )

@@ -41,6 +41,7 @@ class Server:
     def __init__(self, model: Path, folder: Path, **settings: Any) -> None:
         self._log = folder / "server.log"
         settings = {"dtype": "float32", "threads": 1, "memory": "64MiB", "max_output_tokens": 1_000_000} | settings
+        settings = {"sessions_folder": folder / "sessions"} | settings
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
         command = [sys.executable, "-m", "server.cli", "serve", f"--model={model}", f"--served-model-name={MODEL}"]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SINKAHEAD_")}

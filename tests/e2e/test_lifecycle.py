@@ -47,8 +47,25 @@ def test_a_killed_worker_fails_what_ran_and_is_replaced(mortal: Server) -> None:
         assert httpx.get(f"{mortal.url}/health/live").status_code == 200
         assert httpx.get(f"{mortal.url}/health").status_code == 503
         assert mortal.post(ask()).status_code == 503
-        assert b"200 OK" in receive_until(late, b"}}}")  # it waited, and the next worker served it
+        assert b"200 OK" in receive_until(late, b'"rebuilt":null}}')  # it waited, and the next worker served it
     assert mortal.post(ask()).status_code == 200
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again(tiny_model: Path, tmp_path: Path) -> None:
+    """There is no room for its files at the moment."""
+    folder, aside = tmp_path / "t", tmp_path / "aside"
+    folder.mkdir()
+    with Server(tiny_model, folder, sessions_folder=tmp_path / "sessions") as server:
+        server.wait_until_ready()
+        folder.rename(aside)
+        server._log = aside / "server.log"
+        server.worker.kill()
+        wait_for(lambda: "cannot be restarted" in server.log)
+        assert server.post(ask()).status_code == 503
+        aside.rename(folder)
+        server._log = folder / "server.log"
+        server.wait_until_ready()
+        assert server.post(ask()).status_code == 200
 
 
 def test_a_worker_that_stands_still_is_replaced(tiny_model: Path, tmp_path: Path) -> None:

@@ -27,12 +27,19 @@ class Rig:
         self.request: Request = submit(self.scheduler)
         self.transcript = Transcript(TOKENIZER, stops or [])
         deadline = asyncio.get_running_loop().time() + seconds
-        self.answer = Answer(self.request, self.transcript, self.scheduler, deadline)
+        self.kept: list[str] = []
+        self.answer = Answer(self.request, self.transcript, self.scheduler, deadline, self.keep)
+
+    async def keep(self, transcript: Transcript) -> None:
+        self.kept.append(transcript.text)
+
+    async def text(self) -> str:
+        return "".join([piece async for piece in self.answer.pieces()])
 
     def deliver(self, text: str, end: bool = False) -> None:
         tokens = TOKENIZER.encode(text).ids
         length = self.request.length + len(tokens)
-        output = Output(session=self.request.id, tokens=tokens, length=length, finish="length" if end else None)
+        output = Output(session=self.request.session, tokens=tokens, length=length, finish="length" if end else None)
         self.scheduler.receive(Step([output], 0.01))
 
 
@@ -63,7 +70,7 @@ def test_a_stop_string_ends_the_turn_in_the_worker() -> None:
     async def run() -> None:
         rig = Rig(stops=["END"])
         rig.deliver("say END of")
-        assert await rig.answer.text() == "say "
+        assert await rig.text() == "say "
         assert Finish(rig.request.id, keep=len(PROMPT) + 7) in rig.sent
         assert rig.request.state is State.FINISHING
 
@@ -74,7 +81,7 @@ def test_the_time_limit_ends_the_answer_as_a_length_limit_does() -> None:
     async def run() -> None:
         rig = Rig(stops=["bee"], seconds=0.05)
         rig.deliver("a b")
-        assert await rig.answer.text() == "a b"
+        assert await rig.text() == "a b"
         assert rig.transcript.finish_reason == "length"
         assert rig.request.state is State.FINISHING
 

@@ -26,6 +26,7 @@ FACTS = EngineFacts(
     step_seconds={1: 0.025, 8: 0.0284, 16: 0.0351},
     max_sinks=512,
     session_bytes=25 << 20,
+    host_bytes=0,
     max_sessions=160,
     vocab_size=49152,
     end_ids=[2],

@@ -91,8 +91,11 @@ def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
         ("user", ["5", r'"\ud800"']),
         ("metadata", ["5", "[]"]),
         ("metadata.a", ['{"a": 1}']),
-        ("n", ["2", "0", "true", "1.0"]),
-        ("store", ["true", "0"]),
+        ("n", ["129", "0", "true", "1.0"]),
+        ("store", ["5"]),
+        ("session_id", ['""', '"a b"', "5", '"' + "x" * 129 + '"']),
+        ("session_mode", ['"all"']),
+        ("priority", ["1.5", '"high"', "2147483648"]),
         ("logprobs", ["true", "5"]),
         ("frequency_penalty", ["2.1", "-2.1", '"1"', "true", "NaN"]),
         ("presence_penalty", ["2.1", "-2.1", '"1"', "true", "1e999"]),
@@ -143,7 +146,7 @@ def test_a_strange_name_is_told_without_harm() -> None:
 def test_null_is_absent() -> None:
     assert parse(**dict.fromkeys(set(ChatRequest.model_fields) - set(GOOD)), tools=None) == parse()
     message = {"role": "assistant", "content": "hi", "refusal": None, "tool_calls": None, "name": None}
-    assert parse(messages=[message]).messages[0].for_template() == {"role": "assistant", "content": "hi"}
+    assert parse(messages=[message]).messages[0].plain() == {"role": "assistant", "content": "hi"}
 
 
 def test_what_asks_for_nothing_is_taken() -> None:
@@ -155,7 +158,7 @@ def test_what_asks_for_nothing_is_taken() -> None:
 def test_text_parts_are_joined_and_developers_speak_as_the_system() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     message = parse(messages=[{"role": "developer", "content": parts}]).messages[0]
-    assert message.for_template() == {"role": "system", "content": "ab"}
+    assert message.plain() == {"role": "system", "content": "ab"}
 
 
 def test_a_prediction_is_a_string_or_parts_that_are_joined() -> None:
@@ -201,7 +204,7 @@ def test_a_client_that_stops_sending_is_told_so(monkeypatch: pytest.MonkeyPatch)
         headers = [(b"content-type", b"application/json")]
         http = Request({"type": "http", "method": "POST", "headers": headers}, receive)
         with pytest.raises(ApiError) as refused:
-            await body.read(http, ChatRequest, 1000)
+            await body.read(http, 1000)
         return refused.value
 
     refused = asyncio.run(run())

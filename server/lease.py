@@ -1,0 +1,211 @@
+"""One turn of a session: from a request's messages to the tokens it adds, and from its answer to what is remembered."""
+
+import asyncio
+from array import array
+from collections.abc import Sequence
+from itertools import takewhile
+
+from cache.rule import Rule
+from decoding.options import EngineFacts
+from server.chain import digest
+from server.conversation import Conversation
+from server.errors import context_length_exceeded, invalid
+from server.record import StoredMessage
+from server.replies import SessionBlock
+from server.request import Placement
+from server.scheduler import Scheduler
+from server.session import Session
+from server.sessions import Entry, Sessions
+from server.settings import Settings
+from server.template import ChatTemplate, Message, MessagesError
+from server.transcript import Transcript
+
+
+def num_evicted(conversation: Conversation, facts: EngineFacts) -> int:
+    """Tokens of it that no query behind it sees."""
+    if facts.max_length is not None:
+        return 0
+    return Rule(conversation.sinks, facts.capacity, facts.block).evicted(conversation.length)
+
+
+class Lease:
+    """Holds the session's lock from `Sessions.enter` to `leave`."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        entry: Entry,
+        messages: Sequence[Message],
+        template: ChatTemplate,
+        facts: EngineFacts,
+        settings: Settings,
+    ) -> None:
+        self._sessions, self._entry, self._messages = sessions, entry, messages
+        self._template, self._facts, self._settings = template, facts, settings
+        self._new: Sequence[Message] = messages  # that the turn adds
+        self._kept_messages = 0
+        self._start = 0  # tokens of the session that stay
+        self._tokens: list[int] = []  # that the prompt adds
+        self._sinks = 0
+        self._reread = 0  # of the prompt's tokens, how many the worker has cached with the source of a copy
+        self._is_kept = False
+        self._rebuilt = self._why_rebuilt()
+
+    @property
+    def session(self) -> Session:
+        return self._entry.session
+
+    async def branch(self) -> "Lease":
+        """Of a copy with the same prompt, for another answer to it. The worker must have read that by now."""
+        kept = self._kept_messages if self._start else 0
+        entry = await self._sessions.branch(self.session, kept, self._entry.reconciled)
+        branch = Lease(self._sessions, entry, self._messages, self._template, self._facts, self._settings)
+        branch._new, branch._kept_messages, branch._start = self._new, self._kept_messages, self._start
+        branch._tokens, branch._sinks = self._tokens, self._sinks
+        branch._reread = len(self._tokens) - 1
+        return branch
+
+    async def tokens(self) -> list[int]:
+        """What the worker is to read, behind what stays. Raises `ApiError`."""
+        if self._reread or self._tokens:
+            return self._tokens[self._reread :]
+        reconciled, chain = self._entry.reconciled, self.session.conversation.chain
+        try:
+            if reconciled is None or reconciled.rebuilds:
+                await self._render_all()
+            else:
+                self._new = self._messages[reconciled.first_new :]
+                self._kept_messages, self._start = reconciled.kept_messages, reconciled.keep
+                self._sinks = self.session.conversation.sinks
+                if not self._template.grows:
+                    await self._render_changed()
+                elif self._new or chain.roles[self._kept_messages - 1] == "assistant":
+                    system = [message for message in self._messages if message["role"] == "system"][:1]
+                    self._tokens = await asyncio.to_thread(self._template.encode_behind, system, self._new)
+                else:  # behind a prompt, of which one token must be read again for the next to be chosen
+                    self._tokens = list((await self._ids())[self._start - 1 : self._start])
+                    self._start -= 1
+        except MessagesError as error:
+            raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
+        self._check()
+        return self._tokens
+
+    async def placement(self, *, held: bool) -> Placement:
+        """How the worker comes to have what stays. held: whether it has the session, or the one this is a copy of."""
+        session, source = self.session, self._entry.source
+        ids = None if held else await self._octets()
+        saved = source or session
+        return Placement(
+            sinks=self._sinks,
+            namespace=session.key.namespace.hex(),
+            ids=ids,
+            snapshot=str(saved.snapshots.path(saved)) if saved.snapshots and self._start else None,
+            source=source.handle if source else None,
+            keep=self._start + self._reread,
+        )
+
+    async def _octets(self) -> bytes:
+        """What stays, as the worker takes it."""
+        kept = (await self._ids())[: self._start] if self._start else array("i")
+        kept.extend(self._tokens[: self._reread])
+        return kept.tobytes()
+
+    def is_held(self, scheduler: Scheduler) -> bool:
+        """Whether the worker has the session now, or the one that it is a copy of."""
+        source = self._entry.source
+        return scheduler.holds(self.session.handle) or (source is not None and scheduler.holds(source.handle))
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether what the worker holds of the session, if anything, is of no use."""
+        return self._start == 0 and not self._reread
+
+    async def keep(self, transcript: Transcript) -> None:
+        """The turn has ended well. Returns when it can no longer be lost, even where nobody waits for that."""
+        prompt_end = self._start + len(self._tokens)
+        reply = StoredMessage({"role": "assistant", "content": transcript.text}, prompt_end + len(transcript.kept))
+        told: list[int | None] = [None] * len(self._new)
+        if told:
+            told[-1] = prompt_end
+        new = [StoredMessage(message, position) for message, position in zip(self._new, told, strict=True)]
+        ids = [*self._tokens, *transcript.kept]
+        keeping = self._sessions.keep(self.session, self._kept_messages, [*new, reply], self._start, ids, self._sinks)
+        self._is_kept = True
+        await asyncio.shield(self._sessions.background(keeping))
+
+    def leave(self) -> None:
+        """The worker does nothing more for the turn."""
+        shorter = not self._is_kept and self._start < self.session.conversation.length
+        self._sessions.leave(self.session, shorter=shorter)
+
+    def describe(self, forwarded: int) -> SessionBlock:
+        """The session behind the answer; forwarded: what the worker had to read for it."""
+        conversation, facts, reconciled = self.session.conversation, self._facts, self._entry.reconciled
+        evicted = num_evicted(conversation, facts)
+        # One more than the new ones is the last token of the turn before, which had no turn to be read in.
+        lost = "lost" if forwarded > len(self._tokens) + 1 else None  # the worker no longer had what stays
+        return SessionBlock(
+            id=conversation.id,
+            matched=str(reconciled.matched) if reconciled else "new",
+            turns=conversation.num_turns,
+            tokens=conversation.length,
+            live=conversation.length - evicted,
+            evicted=evicted,
+            pinned=conversation.sinks,
+            capacity=facts.capacity,
+            rebuilt=self._rebuilt or lost,
+        )
+
+    def _why_rebuilt(self) -> str | None:
+        """Why nothing stays of a session that held something."""
+        reconciled, conversation = self._entry.reconciled, self.session.conversation
+        if reconciled is None or not reconciled.rebuilds or not conversation.length:
+            return None
+        if reconciled.tools_changed:
+            return "tools"
+        chain = conversation.chain
+        ours = [digest(message) for message in self._messages[: chain.num_system + 1] if message["role"] == "system"]
+        return "system" if ours != chain.digests[: chain.num_system] else str(reconciled.matched)
+
+    async def _render_all(self) -> None:
+        """The whole conversation is read anew."""
+        reconciled, conversation = self._entry.reconciled, self.session.conversation
+        if reconciled is not None and reconciled.kept_messages:
+            stored = await self.session.journal.messages(self.session.key) or []
+            self._new = reconciled.meant(stored, self._messages, conversation.chain.num_system)
+        self._tokens, self._sinks = await asyncio.to_thread(self._encode)
+
+    def _encode(self) -> tuple[list[int], int]:
+        tokens = self._template.encode(self._new)
+        if not self._facts.max_sinks:
+            return tokens, 0
+        asked = self._settings.sinks
+        return tokens, self._template.pinned(self._new, tokens) if asked == "pinned" else asked
+
+    async def _render_changed(self) -> None:
+        """The template may write differently what it wrote before: as much stays as is the same."""
+        stored = await self.session.journal.messages(self.session.key) or []
+        whole = [*stored[: self._kept_messages], *self._new]
+        tokens = await asyncio.to_thread(self._template.encode, whole)
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(await self._ids(), tokens, strict=False))
+        self._start = min(sum(1 for _ in same), len(tokens) - 1)
+        self._tokens = tokens[self._start :]
+
+    async def _ids(self) -> "array[int]":
+        return await self.session.journal.ids(self.session.key) or array("i")
+
+    def _check(self) -> None:
+        """Raises `ApiError` for what does not fit."""
+        facts, most = self._facts, self._settings.max_prompt_tokens
+        if self._sinks > facts.max_sinks:
+            raise context_length_exceeded(
+                f"The system messages take {self._sinks} tokens; at most {facts.max_sinks} can be pinned "
+                f"at a capacity of {facts.capacity} with blocks of {facts.block}."
+            )
+        if len(self._tokens) > most:
+            raise context_length_exceeded(
+                f"The messages add {len(self._tokens)} tokens to the conversation; at most {most} are taken at once."
+            )
+        length = self._start + len(self._tokens)
+        if facts.max_length is not None and length > facts.max_length:
+            raise context_length_exceeded(f"The messages take {length} tokens; at most {facts.max_length} fit here.")

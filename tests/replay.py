@@ -1,0 +1,58 @@
+"""What sessions must hold: each answer is what one stream of the same ids gives, however the session came to them."""
+
+from pathlib import Path
+
+from decoding.build import build
+from decoding.engine import Engine
+from decoding.options import EngineOptions
+from decoding.turn import Drafting, Output, Sampling, Turn
+from server.journal_file import JournalFile
+from server.record import Key
+
+
+class Oracle:
+    """Plain decoding in an engine of its own, from the first token on for each answer."""
+
+    def __init__(self, model: Path, sampling: Sampling | None = None, **options: object) -> None:
+        self._engine: Engine = build(EngineOptions(model=str(model), dtype="float32", **options))  # type: ignore[arg-type]
+        self._sampling = sampling or Sampling(seed=0, temperature=0.0)
+
+    def answer(self, prompt: list[int], sinks: int, length: int) -> list[int]:
+        """So many tokens behind a prompt."""
+        turn = Turn(
+            session="oracle",
+            tokens=prompt,
+            sampling=self._sampling,
+            max_tokens=length,
+            end_ids=[],
+            drafting=Drafting(strategy="autoregressive"),
+        )
+        self._engine.open("oracle", sinks)
+        self._engine.start(turn)
+        tokens: list[int] = []
+        while self._engine.has_work:
+            for output in self._engine.step():
+                assert isinstance(output, Output)
+                tokens += output.tokens
+        self._engine.close("oracle")
+        return tokens
+
+    def check(self, folder: Path, last: int = 1000) -> int:
+        """The last answers of each session in a sessions folder that no server uses. Returns how many."""
+        file = JournalFile(folder)
+        num_checked = 0
+        for stored in file.load_all():
+            conversation = stored.conversation
+            conversation.check()
+            ids = list(file.ids(Key(conversation.namespace, conversation.id)) or [])
+            assert len(ids) == conversation.length
+            for index in range(max(1, conversation.num_messages - last), conversation.num_messages):
+                begin, end = conversation.positions[index - 1 : index + 1]
+                if conversation.chain.roles[index] == "assistant" and begin is not None and end is not None:
+                    assert (
+                        self.answer(ids[:begin], conversation.sinks, max(1, end - begin))[: end - begin]
+                        == ids[begin:end]
+                    )
+                    num_checked += end > begin
+        file.close()
+        return num_checked
