@@ -25,9 +25,26 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_tokens_details: _PromptDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of the prompt, those that were not read; 0 where the server does not say."""
+        return (self.prompt_tokens_details and self.prompt_tokens_details.cached_tokens) or 0
+
+
+class _Session(msgspec.Struct):
+    """Of our own server."""
+
+    tokens: int = 0
+    evicted: int = 0
 
 
 class _Error(msgspec.Struct):
@@ -40,6 +57,7 @@ class _Reply(msgspec.Struct):
 
     choices: list[_Choice] = []
     usage: _Usage | None = None
+    session: _Session | None = None
     error: _Error | None = None
 
 
@@ -50,7 +68,9 @@ _decode = msgspec.json.Decoder(_Reply).decode
 class Chat:
     """One answer. Times are of `time.perf_counter`."""
 
+    began: float = 0.0  # when the first byte was written
     sent: float = 0.0  # when the last byte of the body was written
+    bytes: int = 0  # of the body
     answered: float = 0.0  # when the head had come
     ended: float = 0.0
     times: list[float] = field(default_factory=list)  # of chunks with text
@@ -58,6 +78,7 @@ class Chat:
     status: int = 0
     finish: str | None = None
     usage: _Usage | None = None
+    session: _Session | None = None
     failure: str | None = None  # None: the answer is whole
     clean: bool = True  # a failure that was told as it should be: an error in JSON, or an event and then [DONE]
 
@@ -80,6 +101,7 @@ class Chat:
         if chunk.error is not None:
             self.failure = f"event: {chunk.error.code or chunk.error.message[:40]}"
         self.usage = chunk.usage or self.usage
+        self.session = chunk.session or self.session
         for choice in chunk.choices:
             self.finish = choice.finish_reason or self.finish
             if choice.delta.content:
@@ -108,7 +130,9 @@ async def chat(target: Target, body: dict[str, Any], chat: Chat | None = None, *
         chat.failure, chat.clean, chat.ended = f"no connection: {error.strerror}", False, time.perf_counter()
         return chat
     try:
-        await connection.send(target.request(PATH, encode(body)))
+        data = encode(body)
+        chat.bytes, chat.began = len(data), time.perf_counter()
+        await connection.send(target.request(PATH, data))
         chat.sent = time.perf_counter()
         return await read(connection, chat, pause=pause)
     except OSError as error:
@@ -157,7 +181,7 @@ async def _read_whole(connection: Connection, head: ResponseParser, chat: Chat) 
         chat.failure = f"{head.status} {reply.error.code or '' if reply.error else ''}".strip()
         chat.clean = reply.error is not None
     elif reply.choices:
-        chat.times, chat.usage = [time.perf_counter()], reply.usage
+        chat.times, chat.usage, chat.session = [time.perf_counter()], reply.usage, reply.session
         chat.text, chat.finish = reply.choices[0].message.content or "", reply.choices[0].finish_reason
 
 

@@ -47,6 +47,7 @@ class ServerProcess:
         self.folder = Path(self._temporary.name)
         (self.folder / "tmp").mkdir()
         self._log = self.folder / "server.log"
+        settings = {"sessions_folder": self.folder / "sessions", **settings}  # never the user's own
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items() if value is not None]
         command = [sys.executable, "-m", "server.cli", "serve", f"--model={model}", "--port=0", *flags]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SINKAHEAD_")}
