@@ -81,16 +81,16 @@ class Conversation:
 
 
 def window(turns: Sequence[Turn], number: int, width: int) -> list[Turn]:
-    """So many turns from this one on, or the last ones where fewer follow. Empty where there is no such turn.
+    """Of one conversation so many turns from this one on, or the last ones where fewer follow; [] where it has it not.
 
     The first turn of all stands alone: nothing is cached yet.
     """
-    place = next((place for place, turn in enumerate(turns) if turn.number >= number), None)
-    if place is None or turns[place].number > number:
+    numbers = [turn.number for turn in turns]
+    if number not in numbers:
         return []
-    if place == 0:
+    if number == 1:
         return [turns[0]]
-    place = max(1, min(place, len(turns) - width))
+    place = max(numbers[0] == 1, min(numbers.index(number), len(turns) - width))
     return list(turns[place : place + width])
 
 
@@ -99,14 +99,20 @@ def first_full(turns: Sequence[Turn], capacity: int) -> int | None:
     return next((later.number for turn, later in pairwise(turns) if turn.length > capacity), None)
 
 
-def rows(turns: Sequence[Turn], numbers: Sequence[int], full: int | None, width: int) -> list[list[str]]:
-    """Medians of windows at these turns and at `full`, and times those at `full`."""
-    against = window(turns, full, width) if full else []
+def rows(
+    conversations: Sequence[Sequence[Turn]], numbers: Sequence[int], full: int | None, width: int
+) -> list[list[str]]:
+    """Medians of windows at these turns and at `full`, and times those at `full`. A turn is of the first that has it."""
+
+    def at(number: int) -> list[Turn]:
+        return next(filter(None, (window(turns, number, width) for turns in conversations)), [])
+
+    against = _medians(at(full)) if full else None
     found = []
     for number in sorted({*numbers, *([full] if full else [])}):
-        if chosen := window(turns, number, width):
+        if chosen := at(number):
             seconds, read = _medians(chosen)
-            ratios = [seconds / _medians(against)[0], read / _medians(against)[1]] if against else []
+            ratios = [f"{read / against[1]:.2f}", f"{seconds / against[0]:.2f}"] if against else ["-", "-"]
             found.append(
                 [
                     f"{number:,}{' (first with a full cache)' * (number == full)}",
@@ -114,7 +120,7 @@ def rows(turns: Sequence[Turn], numbers: Sequence[int], full: int | None, width:
                     f"{statistics.median(turn.bytes for turn in chosen) / 1e3:,.0f}",
                     f"{read:,.0f}",
                     f"{1e3 * seconds:.1f}",
-                    *([f"{ratio:.2f}" for ratio in reversed(ratios)] or ["-", "-"]),
+                    *ratios,
                 ]
             )
     return found

@@ -58,11 +58,9 @@ async def converse(target: Target, arguments: argparse.Namespace) -> list[list[T
 
 def turns_table(found: Sequence[Sequence[Turn]], arguments: argparse.Namespace) -> None:
     """The second conversation's first turn, which reads all of its history, is told of apart."""
-    early = list(found[0])
-    full = first_full(early, arguments.capacity)
-    late = list(found[1][1:]) if len(found) > 1 else []
-    marks = [*arguments.at, arguments.turns]
-    lines = rows([*early, *late], marks, full, arguments.window)
+    full = first_full(found[0], arguments.capacity)
+    parts = [found[0], *(late[1:] for late in found[1:])]
+    lines = rows(parts, [*arguments.at, arguments.turns], full, arguments.window)
     title = f"A turn's cost by its number: {arguments.words} words a message, {arguments.tokens} tokens an answer"
     table(f"{title}; medians of {arguments.window} turns", HEADER, lines)
     print("\n*read* and *time*: tokens read and time to the first token, times those of the first full turns.")
