@@ -102,7 +102,7 @@ def first_full(turns: Sequence[Turn], capacity: int) -> int | None:
 def rows(
     conversations: Sequence[Sequence[Turn]], numbers: Sequence[int], full: int | None, width: int
 ) -> list[list[str]]:
-    """Medians of windows at these turns and at `full`, and times those at `full`. A turn is of the first that has it."""
+    """Medians of windows at these turns and at `full`, and times those at `full`."""
 
     def at(number: int) -> list[Turn]:
         return next(filter(None, (window(turns, number, width) for turns in conversations)), [])

@@ -25,7 +25,7 @@ from benchmarks.measure import table
 HEADER = ["turn", "tokens so far", "body, kB", "tokens read", "first token, ms", "read", "time"]
 
 
-async def converse(target: Target, arguments: argparse.Namespace) -> list[list[Turn]]:
+async def converse(target: Target, arguments: argparse.Namespace) -> list[Conversation]:
     """One conversation from its beginning, and one that begins late where that is asked for."""
     model = arguments.model or await model_of(target)
     fixed: dict[str, Any] = {"model": model, "stream": True, "temperature": 0, "max_tokens": arguments.tokens}
@@ -50,10 +50,7 @@ async def converse(target: Target, arguments: argparse.Namespace) -> list[list[T
         late.make_up(history, arguments.pad)
         await late.go_on(lambda turn: turn.number >= turns)
         found = [early, late]
-    for one in (warm, *found):
-        if one.failure:
-            print(f"turns: turn {len(one.messages) // 2 + 1} failed: {one.failure}", file=sys.stderr)
-    return [one.turns for one in found]
+    return found
 
 
 def turns_table(found: Sequence[Sequence[Turn]], arguments: argparse.Namespace) -> None:
@@ -93,6 +90,7 @@ def plot(found: Sequence[Sequence[Turn]], capacity: int, path: Path) -> None:
     panels[1].set(xlabel="turn; the dotted line: the first one with a full cache")
     if len(found) > 1:
         panels[0].legend(frameon=False)
+        panels[1].set_xscale("log")  # most turns between them were not had
     figure.savefig(path, metadata={"Software": None})
     plt.close(figure)
 
@@ -148,12 +146,16 @@ def parsed() -> argparse.Namespace:
 def run(arguments: argparse.Namespace) -> None:
     if arguments.turns:
         with served(arguments, capacity=arguments.capacity) as (target, server):
-            found = asyncio.run(converse(target, arguments))
+            conversations = asyncio.run(converse(target, arguments))
             if server is not None:
                 server.stop()
+        found = [one.turns for one in conversations]
         turns_table(found, arguments)
         if arguments.plot:
             plot(found, arguments.capacity, arguments.plot)
+        for one in conversations:
+            if one.failure:
+                raise RuntimeError(f"a turn failed after {len(one.messages)} messages: {one.failure}")
     if arguments.idle:
         idle(arguments)
 
