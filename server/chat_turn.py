@@ -76,7 +76,7 @@ class ChatTurn:
     async def _leave(self, lease: Lease) -> None:
         if self.request.turn is not None:
             await self.request.ended()
-        lease.leave()
+        await lease.leave()
 
     async def _enter(self, namespace: bytes, name: str | None) -> None:
         asked, loaded = self.asked, self._loaded

@@ -94,4 +94,13 @@ class Conversation:
         assert len(self.positions) == len(self.chain.roles) == len(self.chain.digests) == len(self.chain.links) - 1
         known = [position for position in self.positions if position is not None]
         assert known == sorted(known)
-        assert not self.positions or self.positions[-1] == self.length
+        assert not self.positions or self.positions[-1] == self.length or self.is_foreign
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether its ids are another model's: its messages are all that is of use."""
+        return bool(self.positions) and self.length == 0
+
+    def forget_ids(self) -> None:
+        """They are another model's."""
+        self.positions, self.length = [None] * len(self.positions), 0

@@ -65,6 +65,11 @@ def session_not_found(session: str) -> ApiError:
     return ApiError(404, ErrorBody(message, "invalid_request_error", "session_id", "session_not_found"))
 
 
+def foreign_session(session: str) -> ApiError:
+    message = f"The session {session[:200]!r} is another model's. It can be copied once it has gone on with this one."
+    return ApiError(409, ErrorBody(message, "invalid_request_error", None, "foreign_session"))
+
+
 def session_exists(session: str) -> ApiError:
     message = f"The session {session[:200]!r} exists already."
     return ApiError(409, ErrorBody(message, "invalid_request_error", "id", "session_exists"))

@@ -48,7 +48,7 @@ class Lease:
         self._tokens: list[int] = []  # that the prompt adds
         self._sinks = 0
         self._reread = 0  # of the prompt's tokens, how many the worker has cached with the source of a copy
-        self._is_kept = False
+        self._keeping: asyncio.Task[None] | None = None  # the turn has ended well
         self._rebuilt = self._why_rebuilt()
 
     @property
@@ -58,7 +58,8 @@ class Lease:
     async def branch(self) -> "Lease":
         """Of a copy with the same prompt, for another answer to it. The worker must have read that by now."""
         kept = self._kept_messages if self._start else 0
-        entry = await self._sessions.branch(self.session, kept, self._entry.reconciled)
+        read = self._start + len(self._tokens) - 1
+        entry = await self._sessions.branch(self.session, kept, self._entry.reconciled, read)
         branch = Lease(self._sessions, entry, self._messages, self._template, self._facts, self._settings)
         branch._new, branch._kept_messages, branch._start = self._new, self._kept_messages, self._start
         branch._tokens, branch._sinks = self._tokens, self._sinks
@@ -91,16 +92,14 @@ class Lease:
         return self._tokens
 
     async def placement(self, *, held: bool) -> Placement:
-        """How the worker comes to have what stays. held: whether it has the session, or the one this is a copy of."""
-        session, source = self.session, self._entry.source
+        """How the worker comes to have what stays. held: whether it has the session."""
         ids = None if held else await self._octets()
-        saved = source or session
+        saved = self._entry.source or self.session
         return Placement(
             sinks=self._sinks,
-            namespace=session.key.namespace.hex(),
+            namespace=self.session.key.namespace.hex(),
             ids=ids,
             snapshot=str(saved.snapshots.path(saved)) if saved.snapshots and self._start else None,
-            source=source.handle if source else None,
             keep=self._start + self._reread,
         )
 
@@ -111,9 +110,8 @@ class Lease:
         return kept.tobytes()
 
     def is_held(self, scheduler: Scheduler) -> bool:
-        """Whether the worker has the session now, or the one that it is a copy of."""
-        source = self._entry.source
-        return scheduler.holds(self.session.handle) or (source is not None and scheduler.holds(source.handle))
+        """Whether the worker has the session now."""
+        return scheduler.holds(self.session.handle)
 
     @property
     def begins_anew(self) -> bool:
@@ -130,12 +128,14 @@ class Lease:
         new = [StoredMessage(message, position) for message, position in zip(self._new, told, strict=True)]
         ids = [*self._tokens, *transcript.kept]
         keeping = self._sessions.keep(self.session, self._kept_messages, [*new, reply], self._start, ids, self._sinks)
-        self._is_kept = True
-        await asyncio.shield(self._sessions.background(keeping))
+        self._keeping = self._sessions.background(keeping)
+        await asyncio.shield(self._keeping)
 
-    def leave(self) -> None:
-        """The worker does nothing more for the turn."""
-        shorter = not self._is_kept and self._start < self.session.conversation.length
+    async def leave(self) -> None:
+        """The worker does nothing more for the turn. What is about to be kept is kept first."""
+        if self._keeping is not None:
+            await asyncio.wait([self._keeping])
+        shorter = self._keeping is None and self._start < self.session.conversation.length
         self._sessions.leave(self.session, shorter=shorter)
 
     def describe(self, forwarded: int) -> SessionBlock:
@@ -159,8 +159,10 @@ class Lease:
     def _why_rebuilt(self) -> str | None:
         """Why nothing stays of a session that held something."""
         reconciled, conversation = self._entry.reconciled, self.session.conversation
-        if reconciled is None or not reconciled.rebuilds or not conversation.length:
+        if reconciled is None or not reconciled.rebuilds or not conversation.num_messages:
             return None
+        if conversation.is_foreign:
+            return "model"
         if reconciled.tools_changed:
             return "tools"
         chain = conversation.chain

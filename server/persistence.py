@@ -53,9 +53,9 @@ async def open_sessions(
             disk = await Journal.open(folder)
         except JournalError as error:
             raise FolderError(str(error)) from None
-        snapshots = Snapshots(folder / CACHES, scheduler, int(settings.disk))
-        sessions = Sessions(scheduler, fingerprint, limits, memory, disk, snapshots)
+        snapshots = Snapshots(folder / CACHES, scheduler)
+        sessions = Sessions(scheduler, fingerprint, limits, memory, disk, snapshots, grows=template.grows)
     else:
-        sessions = Sessions(scheduler, fingerprint, limits, memory)
+        sessions = Sessions(scheduler, fingerprint, limits, memory, grows=template.grows)
     await sessions.load()
     return sessions

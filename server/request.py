@@ -33,8 +33,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     ids: bytes | None = b""  # all of the session so far, as int32; None: the worker holds them already
     snapshot: str | None = None  # file that may hold its cache
-    source: str | None = None  # the session is to be a copy of this one
-    keep: int = 0  # so many ids of the session, or of its source, stay
+    keep: int = 0  # so many ids of it stay
 
 
 class DisplacedError(Exception):

@@ -134,6 +134,11 @@ class Scheduler:
         self._send(Save(session, path))
         return True
 
+    def copy(self, session: str, source: str, keep: int) -> None:
+        """Have the worker hold a copy of the first tokens of another session, as it is now, if there is room for it."""
+        if self._send is not None:
+            self._seats.copy(session, source, keep)
+
     def drop(self, session: str) -> None:
         """Have the worker forget a session that has no request."""
         if session in self._seats:
@@ -236,9 +241,7 @@ class Scheduler:
     @property
     def _held(self) -> set[str]:
         """Sessions that are waited for."""
-        placements = [request.placement for request in self._waiting if request.placement]
-        sources = {placement.source for placement in placements if placement.source}
-        return sources.union(request.session for request in self._waiting)
+        return {request.session for request in self._waiting}
 
     def _admit(self) -> None:
         while self._send is not None and self._waiting and self.num_running < self._most_running:
@@ -259,8 +262,7 @@ class Scheduler:
         """Whether it counts on what the worker no longer holds."""
         placement = request.placement
         assert placement is not None
-        held = self.holds(request.session) or (placement.source is not None and self.holds(placement.source))
-        return placement.ids is None and not held
+        return placement.ids is None and not self.holds(request.session)
 
     def _displace(self, request: Request) -> None:
         del self._by_session[request.session]

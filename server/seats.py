@@ -59,13 +59,17 @@ class Seats:
         if seat is not None:
             if seat.parked:
                 self._send(Resume(session))
-        elif placement.source and placement.source in self:
-            self._send(Fork(session, placement.source, placement.keep))
         else:
             assert placement.ids is not None
             self._send(Open(session, placement.sinks, placement.namespace, placement.ids, placement.snapshot))
         self._seats.pop(session, None)
         self._seats[session] = Seat(running=True)
+
+    def copy(self, session: str, source: str, keep: int) -> None:
+        """Have a copy of what is held of another one, idle, where there is room for it."""
+        if source in self and session not in self and self.make_room(session) and source in self:
+            self._send(Fork(session, source, keep))
+            self._seats[session] = Seat()
 
     def rest(self, session: str) -> None:
         """Its turn is over; it stays. No effect on one that is gone."""

@@ -32,7 +32,9 @@ class Loaded:
 
     def __post_init__(self) -> None:
         name = Path(self.facts.model).name
-        shaping = msgspec.structs.replace(self.facts, model=name, load_seconds=0.0, max_sessions=0, host_bytes=0)
+        shaping = msgspec.structs.replace(
+            self.facts, model=name, load_seconds=0.0, max_sessions=0, host_bytes=0, step_seconds={}
+        )
         versions = [version(name) for name in FINGERPRINTED]
         self.fingerprint = "fp_" + hashlib.sha256(msgspec.json.encode([shaping, versions])).hexdigest()[:12]
 

@@ -20,6 +20,7 @@ class Session:
     journal: Journal
     snapshots: "Snapshots | None"  # None: nothing of it may reach the disk
     kept: bool = False  # it has had a turn, and can be found
+    branch: Conversation | None = None  # what the request that runs cuts off
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from array import array
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from uuid import uuid4
 
 from server.chain import Chain
 from server.conversation import Conversation
-from server.errors import session_exists, session_not_found
+from server.errors import foreign_session, session_exists, session_not_found
 from server.journal import Journal
 from server.reconcile import Reconciled, SessionMode, may_change, may_create, reconcile, reconcile_found
 from server.record import JournalError, Key, Record, StoredMessage
@@ -30,7 +31,7 @@ class Entry:
 
     session: Session
     reconciled: Reconciled | None = None  # None: it is new
-    source: Session | None = None  # it is a copy of this one, as far as it is kept
+    source: Session | None = None  # it is a copy of this one, whose snapshot may be of use to it
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,13 @@ class Sessions:
         memory: Journal,
         disk: Journal | None = None,
         snapshots: Snapshots | None = None,
+        *,
+        grows: bool = True,
     ) -> None:
-        """fingerprint: of all that a token id depends on. snapshots: of the sessions of `disk`."""
+        """fingerprint: of all that a token id depends on. snapshots: of the sessions of `disk`. grows: whether a turn
+        that runs leaves the tokens before it as they are (`ChatTemplate.grows`).
+        """
+        self._grows = grows
         self._scheduler = scheduler
         self._fingerprint = fingerprint
         self._limits = limits
@@ -67,10 +73,11 @@ class Sessions:
         """Recover what the disk holds."""
         if self._disk is not None:
             for stored in await self._disk.load_all():
-                if stored.fingerprint == self._fingerprint:
-                    session = Session(stored.conversation, self._disk, self._snapshots, kept=True)
-                    self._sessions[session.key] = session
-                    self._index.add(stored.conversation)
+                if stored.fingerprint != self._fingerprint:
+                    stored.conversation.forget_ids()
+                session = Session(stored.conversation, self._disk, self._snapshots, kept=True)
+                self._sessions[session.key] = session
+                self._index.add(stored.conversation)
         if self._snapshots is not None:
             await self._snapshots.load([one for one in self._sessions.values() if one.snapshots])
 
@@ -96,59 +103,89 @@ class Sessions:
         if not session.kept:
             return Entry(session)
         reconciled = reconcile(session.conversation, chain, mode)
-        if store or session.journal is self._memory:
-            return Entry(session, reconciled)
-        self.leave(session)  # what is on the disk stays as it is
-        return await self._begin(Key(chain.namespace, uuid4().hex), named=False, store=False)
+        if session.journal is not self._memory and not store:  # what is on the disk stays as it is
+            try:
+                return await self._carry_over(session, reconciled)
+            finally:
+                self.leave(session)
+        if session.kept and reconciled.kept_messages < session.conversation.num_messages:
+            self._branch_off(session)
+        return Entry(session, reconciled)
 
     async def _find(self, chain: Chain, *, store: bool) -> Entry:
-        key = Key(chain.namespace, uuid4().hex)
         found = self._index.find(chain)
         if found is None:
-            return await self._begin(key, named=False, store=store)
+            return await self._begin(self._new_key(chain.namespace), named=False, store=store)
         session = self._sessions[Key(chain.namespace, found.conversation.id)]
         reconciled = reconcile_found(session.conversation, chain, found.num_common)
-        if session.journal is not self._journal(store=store) or reconciled.rebuilds:
-            return await self._begin(key, named=False, store=store)
-        if may_change(session.conversation, chain, found.num_common) and not session.lock.locked():
-            await self._lock(session)
-            return Entry(session, reconciled)
-        if session.conversation.named and session.lock.locked():  # what is copied could change in the same moment
-            return await self._begin(key, named=False, store=store)
-        return await self._copy(session, reconciled, key)
+        locked = session.lock.locked()
+        if session.journal is self._journal(store=store) and not reconciled.rebuilds:
+            if may_change(session.conversation, chain, found.num_common) and not locked:
+                await self._lock(session)
+                return Entry(session, reconciled)
+            if not locked or (self._grows and not session.conversation.named):  # else it may be other than it was
+                return await self._copy(session, reconciled.kept_messages, reconciled)
+        return await self._begin(self._new_key(chain.namespace), named=False, store=store)
 
-    async def _copy(self, source: Session, reconciled: Reconciled, key: Key) -> Entry:
-        """Nobody's chat is changed by somebody else's request."""
-        now, kept = time.time(), reconciled.kept_messages
-        copy = self._add(source.conversation.fork(key.id, kept, now), source.journal)
-        forking = source.journal.fork(source.key, key.id, kept, copy.conversation.length, now)
+    async def branch(self, session: Session, kept: int, reconciled: Reconciled | None, keep: int) -> Entry:
+        """A session for another answer to the request that this one is locked for.
+
+        kept: stored messages that stay; keep: tokens that the worker has of the kept ones and of the request's.
+        """
+        if kept:
+            entry = await self._copy(session, kept, reconciled, keep)
+        else:
+            key = self._new_key(session.conversation.namespace)
+            entry = await self._begin(key, named=False, store=session.journal is self._disk)
+            self._scheduler.copy(entry.session.handle, session.handle, keep)
+        return Entry(entry.session, entry.reconciled, session)
+
+    async def _copy(self, source: Session, kept: int, reconciled: Reconciled | None, keep: int | None = None) -> Entry:
+        """Of the first messages of another session: nobody's chat is changed by somebody else's request.
+
+        All is asked for before anything else can happen, and journal and worker do what they are asked in order: so it
+        is a copy of what the source is now.
+        """
+        now = time.time()
+        conversation = source.conversation.fork(self._new_key(source.conversation.namespace).id, kept, now)
+        copy = self._add(conversation, source.journal)
         await self._lock(copy)
+        self._scheduler.copy(copy.handle, source.handle, conversation.length if keep is None else keep)
         try:
-            await forking
-        except JournalError:
-            logger.exception("A session could not be copied")
-            self.leave(copy)
-            return await self._begin(Key(key.namespace, uuid4().hex), named=False, store=source.journal is self._disk)
+            await source.journal.fork(source.key, conversation.id, kept, conversation.length, now)
         except BaseException:
             self.leave(copy)
             raise
         return Entry(copy, reconciled, source)
 
-    async def branch(self, session: Session, kept: int, reconciled: Reconciled | None) -> Entry:
-        """A session for another answer to the request that this one is locked for; kept: messages that stay."""
-        key = Key(session.conversation.namespace, uuid4().hex)
-        if not kept:
-            begun = await self._begin(key, named=False, store=session.journal is self._disk)
-            return Entry(begun.session, None, session)
-        now = time.time()
-        copy = self._add(session.conversation.fork(key.id, kept, now), session.journal)
+    async def _carry_over(self, source: Session, reconciled: Reconciled) -> Entry:
+        """A copy in memory of a session of the disk, which is locked."""
+        now, conversation = time.time(), source.conversation
+        kept = conversation.num_messages if reconciled.rebuilds else reconciled.kept_messages
+        copied = conversation.fork(self._new_key(conversation.namespace).id, kept, now)
+        messages = await source.journal.messages(source.key) or []
+        ids = await source.journal.ids(source.key) or array("i")
+        copy = self._add(copied, self._memory)
         await self._lock(copy)
+        self._scheduler.copy(copy.handle, source.handle, copied.length)
+        told = [StoredMessage(*pair) for pair in zip(messages[:kept], copied.positions, strict=True)]
         try:
-            await session.journal.fork(session.key, key.id, kept, copy.conversation.length, now)
+            await self._memory.commit(self._record(copy, 0, told, 0, ids[: copied.length], copied.sinks, now))
         except BaseException:
             self.leave(copy)
             raise
-        return Entry(copy, reconciled, session)
+        return Entry(copy, reconciled, source)
+
+    def _branch_off(self, session: Session) -> None:
+        """What an edit of a named session is about to cut off is copied; it is kept when the edit is."""
+        conversation = session.conversation
+        if not conversation.is_foreign:
+            id_ = self._new_key(conversation.namespace).id
+            session.branch = conversation.fork(id_, conversation.num_messages, time.time())
+            self._scheduler.copy(session.branch.handle, session.handle, conversation.length)
+
+    def _new_key(self, namespace: bytes) -> Key:
+        return Key(namespace, uuid4().hex)
 
     async def _named(self, key: Key, chain: Chain, mode: SessionMode, *, store: bool) -> Session:
         while True:
@@ -192,6 +229,9 @@ class Sessions:
         shorter: the request has rolled the worker's session back behind what is kept, unless it was kept itself.
         """
         session.conversation.busy = False
+        if session.branch is not None:
+            self._scheduler.drop(session.branch.handle)
+            session.branch = None
         if not session.kept and self._sessions.get(session.key) is session:
             del self._sessions[session.key]
             self.background(self._erase(session, tombstone=False))
@@ -211,23 +251,10 @@ class Sessions:
         if self._sessions.get(session.key) is not session:
             return
         conversation, now = session.conversation, time.time()
-        if conversation.named and kept < conversation.num_messages and session.kept:
-            await self._keep_branch(session, now)
-        record = Record(
-            key=session.key,
-            named=conversation.named,
-            fingerprint=self._fingerprint,
-            tools=conversation.chain.tools,
-            sinks=sinks,
-            kept_messages=kept,
-            messages=new,
-            kept_ids=start,
-            ids=ids,
-            created=conversation.created,
-            now=now,
-        )
+        if session.branch is not None:
+            await self._keep_branch(session, session.branch)
         try:
-            await session.journal.commit(record)
+            await session.journal.commit(self._record(session, kept, new, start, ids, sinks, now))
         except JournalError:
             logger.exception("A turn could not be kept; the session goes on from before it")
             return
@@ -252,17 +279,45 @@ class Sessions:
         if session.snapshots is not None:
             session.snapshots.changed(session)
 
-    async def _keep_branch(self, session: Session, now: float) -> None:
-        """What an edit is about to cut off becomes a session that can be found."""
+    def _record(
+        self,
+        session: Session,
+        kept: int,
+        new: Sequence[StoredMessage],
+        start: int,
+        ids: Sequence[int],
+        sinks: int,
+        now: float,
+    ) -> Record:
         conversation = session.conversation
-        branch = conversation.fork(uuid4().hex, conversation.num_messages, now)
+        return Record(
+            key=session.key,
+            named=conversation.named,
+            fingerprint=self._fingerprint,
+            tools=conversation.chain.tools,
+            sinks=sinks,
+            kept_messages=kept,
+            messages=new,
+            kept_ids=start,
+            ids=ids,
+            created=conversation.created,
+            now=now,
+        )
+
+    async def _keep_branch(self, session: Session, branch: Conversation) -> None:
+        """What is cut off becomes a session that can be found."""
+        session.branch = None
         try:
-            await session.journal.fork(session.key, branch.id, branch.num_messages, branch.length, now)
+            await session.journal.fork(session.key, branch.id, branch.num_messages, branch.length, branch.created)
         except JournalError:
             logger.exception("An edited conversation's old branch could not be kept")
+            self._scheduler.drop(branch.handle)
             return
-        self._add(branch, session.journal).kept = True
+        kept = self._add(branch, session.journal)
+        kept.kept = True
         self._index.add(branch)
+        if kept.snapshots is not None:
+            kept.snapshots.changed(kept)
 
     # What clients ask about them
 
@@ -310,14 +365,20 @@ class Sessions:
         key = Key(conversation.namespace, name or uuid4().hex)
         if key in self._sessions:
             raise session_exists(key.id)
+        if conversation.is_foreign:
+            raise foreign_session(conversation.id)
         fork = conversation.fork(key.id, conversation.num_messages, now)
         fork.named = True
         copy = self._add(fork, session.journal)
         await self._lock(copy)
+        if not session.lock.locked():
+            self._scheduler.copy(copy.handle, session.handle, fork.length)
         try:
-            await session.journal.fork(session.key, fork.id, fork.num_messages, fork.length, now)
+            await session.journal.fork(session.key, fork.id, fork.num_messages, fork.length, now, named=True)
             copy.kept = True
             self._index.add(fork)
+            if copy.snapshots is not None:
+                copy.snapshots.changed(copy)
         finally:
             self.leave(copy)
         return copy
@@ -331,7 +392,8 @@ class Sessions:
             try:
                 if self._snapshots is not None:
                     self._snapshots.save_resting()
-                    await self._snapshots.trim()
+                    journal = await self._disk.size() if self._disk is not None else 0
+                    await self._snapshots.trim(self._limits.disk_bytes - journal)
                 await self._expire()
             except Exception:  # of the disk, as a rule: it may pass
                 logger.exception("Sessions could not be tidied up")

@@ -22,10 +22,9 @@ SUFFIX = ".cache"
 class Snapshots:
     """One file for each session, replaced when a later turn has come to rest, or when the session leaves its place."""
 
-    def __init__(self, folder: Path, scheduler: Scheduler, max_bytes: int) -> None:
+    def __init__(self, folder: Path, scheduler: Scheduler) -> None:
         self._folder = folder
         self._scheduler = scheduler
-        self._max_bytes = max_bytes
         self._sessions: dict[str, Session] = {}  # all that are kept, by handle
         self._unsaved: dict[str, Session] = {}  # those whose last turn is in no snapshot
         self._asked: dict[str, tuple[int, float]] = {}  # what is being written: of which turn, since when
@@ -61,10 +60,10 @@ class Snapshots:
             if now - session.conversation.last_used > REST_SECONDS:
                 self._save(session)
 
-    async def trim(self) -> None:
-        """Remove files until the folder fits its budget, those of sessions used longest ago first."""
+    async def trim(self, max_bytes: int) -> None:
+        """Remove files until no more is left, those of sessions used longest ago first."""
         sizes = await asyncio.to_thread(self._sizes)
-        excess = sum(sizes.values()) - self._max_bytes
+        excess = sum(sizes.values()) - max_bytes
         if excess > 0:
             for session in sorted(self._sessions.values(), key=lambda one: one.conversation.last_used):
                 if (size := sizes.get(self.path(session).name)) and excess > 0:

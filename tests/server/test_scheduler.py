@@ -266,13 +266,12 @@ def test_a_copy_leaves_its_source_as_it_was() -> None:
     first = submit(scheduler, 3, "a")
     peer.take_all()
     peer.step()
+    scheduler.copy("b", "a", 2)
+    scheduler.copy("c", "nobody", 2)
     copied = scheduler.reserve()
-    scheduler.submit(
-        copied,
-        Turn(session="b", tokens=PROMPT, sampling=Sampling(seed=0), max_tokens=1, end_ids=[0]),
-        Placement(sinks=4, ids=None, source="a", keep=2),
-    )
-    assert isinstance(peer.inbox[0], Fork)
+    turn = Turn(session="b", tokens=PROMPT, sampling=Sampling(seed=0), max_tokens=1, end_ids=[0])
+    scheduler.submit(copied, turn, Placement(sinks=4, ids=None, keep=2))
+    assert [type(message) for message in peer.inbox] == [Fork, Start]
     peer.take_all()
     assert (peer.lengths["a"], peer.lengths["b"]) == (len(PROMPT) + 1, 2 + len(PROMPT))
     peer.step()
@@ -347,13 +346,15 @@ def test_a_request_at_two_deaths_of_the_worker_is_refused_the_third_time() -> No
 
 
 class Event(NamedTuple):
-    kind: Literal["submit", "cancel", "finish", "take", "step", "take_all", "fail", "drop", "lose"]
+    kind: Literal["submit", "cancel", "finish", "take", "step", "take_all", "fail", "drop", "lose", "copy"]
     which: int
 
 
 events = st.builds(
     Event,
-    st.sampled_from(["submit"] * 4 + ["cancel", "finish", "take", "take", "step", "take_all", "fail", "drop", "lose"]),
+    st.sampled_from(
+        ["submit"] * 4 + ["cancel", "finish", "take", "take", "step", "take_all", "fail", "drop", "lose", "copy"]
+    ),
     st.integers(0, 9),
 )
 
@@ -402,6 +403,9 @@ class Rig:
             self.requests.append(submit(scheduler, 1 + which, session, which % 2, keep=keep))
         elif event.kind == "drop" and not busy:
             scheduler.drop(session)
+        elif event.kind == "copy" and not busy and not scheduler.holds(session):
+            scheduler.copy(session, f"s{which % 3}", 0)
+            self.lengths[session] = 0
         elif event.kind == "take" and peer.inbox:
             peer.take()
         elif event.kind in ("cancel", "finish") and self.requests:
