@@ -74,9 +74,10 @@ class ChatTurn:
             self._loaded.sessions.background(self._leave(self._lease))
 
     async def _leave(self, lease: Lease) -> None:
-        if self.request.turn is not None:
+        ran = self.request.turn is not None
+        if ran:
             await self.request.ended()
-        await lease.leave()
+        await lease.leave(ran=ran)
 
     async def _enter(self, namespace: bytes, name: str | None) -> None:
         asked, loaded = self.asked, self._loaded

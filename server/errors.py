@@ -70,6 +70,11 @@ def foreign_session(session: str) -> ApiError:
     return ApiError(409, ErrorBody(message, "invalid_request_error", None, "foreign_session"))
 
 
+def not_stored() -> ApiError:
+    message = "The disk does not take the session at the moment; the server's log says why."
+    return ApiError(503, ErrorBody(message, "server_error", None, "not_stored"), retry_after=5)
+
+
 def session_exists(session: str) -> ApiError:
     message = f"The session {session[:200]!r} exists already."
     return ApiError(409, ErrorBody(message, "invalid_request_error", "id", "session_exists"))

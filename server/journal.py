@@ -13,7 +13,7 @@ from threading import Thread
 from typing import Any, Self, TypeVar
 
 from server.journal_file import MAX_TOMBSTONES, JournalFile
-from server.record import JournalError, Key, Record, Stored
+from server.record import Branch, JournalError, Key, Record, Stored
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +63,15 @@ class Journal:
             self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    async def commit(self, record: Record) -> None:
-        """A turn that has ended."""
-        await self._do(_Job(lambda file: file.record(record)))
+    async def commit(self, record: Record, branch: Branch | None = None) -> None:
+        """A turn that has ended; before it, what it cuts off becomes the branch."""
+
+        def run(file: JournalFile) -> None:
+            if branch is not None:
+                file.fork(record.key, *branch)
+            file.record(record)
+
+        await self._do(_Job(run))
 
     async def fork(
         self, source: Key, id_: str, num_messages: int, num_ids: int, now: float, *, named: bool = False

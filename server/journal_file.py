@@ -99,6 +99,8 @@ class JournalFile:
         """Raises `JournalError` where the session does not hold what is to be kept."""
         session = self._session(record.key)
         if session is None:
+            if not record.begins:
+                raise JournalError("the session was removed")
             session = self._create(record)
         self._cut(session, record.kept_messages, record.kept_ids)
         rows = [

@@ -48,7 +48,7 @@ class Lease:
         self._tokens: list[int] = []  # that the prompt adds
         self._sinks = 0
         self._reread = 0  # of the prompt's tokens, how many the worker has cached with the source of a copy
-        self._keeping: asyncio.Task[None] | None = None  # the turn has ended well
+        self._keeping: asyncio.Task[bool] | None = None  # the turn has ended well
         self._rebuilt = self._why_rebuilt()
 
     @property
@@ -131,11 +131,13 @@ class Lease:
         self._keeping = self._sessions.background(keeping)
         await asyncio.shield(self._keeping)
 
-    async def leave(self) -> None:
-        """The worker does nothing more for the turn. What is about to be kept is kept first."""
-        if self._keeping is not None:
-            await asyncio.wait([self._keeping])
-        shorter = self._keeping is None and self._start < self.session.conversation.length
+    async def leave(self, *, ran: bool) -> None:
+        """The worker does nothing more for the turn. What is about to be kept is kept first.
+
+        ran: whether the worker was ever told of it.
+        """
+        is_kept = self._keeping is not None and await asyncio.shield(self._keeping)
+        shorter = ran and not is_kept and self._start < self.session.conversation.length
         self._sessions.leave(self.session, shorter=shorter)
 
     def describe(self, forwarded: int) -> SessionBlock:
@@ -154,6 +156,7 @@ class Lease:
             pinned=conversation.sinks,
             capacity=facts.capacity,
             rebuilt=self._rebuilt or lost,
+            kept=self._keeping is not None and self._keeping.done() and self._keeping.result(),
         )
 
     def _why_rebuilt(self) -> str | None:
@@ -187,10 +190,13 @@ class Lease:
     async def _render_changed(self) -> None:
         """The template may write differently what it wrote before: as much stays as is the same."""
         stored = await self.session.journal.messages(self.session.key) or []
-        whole = [*stored[: self._kept_messages], *self._new]
-        tokens = await asyncio.to_thread(self._template.encode, whole)
+        # All messages are kept anew: they end elsewhere than they did.
+        self._new, self._kept_messages = [*stored[: self._kept_messages], *self._new], 0
+        tokens, self._sinks = await asyncio.to_thread(self._encode)
         same = takewhile(lambda pair: pair[0] == pair[1], zip(await self._ids(), tokens, strict=False))
         self._start = min(sum(1 for _ in same), len(tokens) - 1)
+        if self._sinks != self.session.conversation.sinks:
+            self._start = 0
         self._tokens = tokens[self._start :]
 
     async def _ids(self) -> "array[int]":

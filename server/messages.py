@@ -5,6 +5,8 @@ import msgspec
 from decoding.options import EngineFacts
 from decoding.turn import Output, Turn
 
+MAX_SAVING = 8  # sessions that are being saved at once; the worker refuses more: each has a copy in memory
+
 
 class Open(msgspec.Struct, frozen=True, tag=True):
     """Take a place for a session whose first `sinks` tokens stay for ever. Answered only where there is none."""

@@ -44,6 +44,16 @@ class Record:
     ids: Sequence[int]
     created: float  # seconds since the epoch
     now: float
+    begins: bool = True  # it may be new; else one that is not there was removed, and stays so
+
+
+class Branch(NamedTuple):
+    """A copy of a session's first messages and ids."""
+
+    id: str
+    num_messages: int
+    num_ids: int
+    now: float
 
 
 @dataclass(frozen=True)

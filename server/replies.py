@@ -60,6 +60,7 @@ class SessionBlock(msgspec.Struct, frozen=True, kw_only=True):
     pinned: int  # that never leave
     capacity: int  # most that are live
     rebuilt: str | None = None  # why all was read anew, where it was
+    kept: bool  # whether this turn is remembered
 
 
 class Identity(msgspec.Struct, frozen=True):

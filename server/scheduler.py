@@ -69,6 +69,7 @@ class Scheduler:
         # told of sessions: that a snapshot is written (None: is not), that one was parked
         self.on_saved: Callable[[str, int | None], None] = lambda session, length: None
         self.on_parked: Callable[[str], None] = lambda session: None
+        self.on_lost: Callable[[], None] = lambda: None  # told that the worker is gone, and all that it held
 
     # The API's side
 
@@ -193,6 +194,7 @@ class Scheduler:
         """All that ran has failed. What waits goes on waiting for the next worker, unless that one is lost already."""
         was_ready, self._send = self._send is not None, None
         self._seats = _NO_SEATS
+        self.on_lost()
         if not self._draining:
             self.unready = reason
         for request in list(self._requests.values()):

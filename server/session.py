@@ -20,11 +20,34 @@ class Session:
     journal: Journal
     snapshots: "Snapshots | None"  # None: nothing of it may reach the disk
     kept: bool = False  # it has had a turn, and can be found
+    written: bool = False  # it is in the journal
     branch: Conversation | None = None  # what the request that runs cuts off
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _wanted: int = 0  # who holds the lock, and who waits for it
 
     def __post_init__(self) -> None:
         self.handle = self.conversation.handle
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody has it or waits for it: then `take` returns before anything else can happen."""
+        return self._wanted == 0
+
+    async def take(self) -> None:
+        """Wait until all who came before have left it."""
+        self._wanted += 1
+        try:
+            await self._lock.acquire()
+        except BaseException:
+            self._wanted -= 1
+            raise
+        self.conversation.busy = True
+
+    def release(self) -> None:
+        """Of one that was taken."""
+        self.conversation.busy = False
+        self._wanted -= 1
+        self._lock.release()
 
     @property
     def key(self) -> Key:

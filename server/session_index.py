@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from server.chain import Chain
+from server.chain import Chain, is_history
 from server.conversation import Conversation
 from server.reconcile import may_change
 
-Rank = tuple[int, bool, bool, float]
+Rank = tuple[bool, int, bool, bool, float]
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,12 @@ class Index:
         best: tuple[Rank, Found] | None = None
         seen: set[str] = set()
         first = request.num_system + 1
+        last_said = max((i for i, role in enumerate(request.roles, 1) if role == "assistant"), default=0)
         deepest = next((i for i in range(len(request), first - 1, -1) if request.links[i] in self._by_link), 0)
         for num_common in range(deepest, first - 1, -1):
-            if best is not None and best[0][0] > num_common:
+            if best is not None and (best[0][0] or num_common < min(last_said, best[0][1])):
                 break  # those with less in common spare less
-            for conversation in self._by_link[request.links[num_common]]:
+            for conversation in self._by_link[request.links[num_common]][-MOST_ALIKE:]:
                 if conversation.id not in seen:
                     seen.add(conversation.id)
                     found = Found(conversation, num_common)
@@ -80,18 +81,22 @@ class Index:
                 del self._by_link[link]
 
 
-NOTHING: Rank = (0, True, True, float("inf"))  # above all that spare no message
+MOST_ALIKE = 64  # conversations that are looked at of those with the same messages: the ones that came last
+
+NOTHING: Rank = (False, 0, True, True, float("inf"))  # above all that spare no message
 
 
 def rank(found: Found, request: Chain) -> Rank:
     """How well a conversation serves a request; more is better.
 
-    First the messages that it spares. Of a conversation that goes on in place those are all its own; of one that must
-    be copied and rolled back, those up to a point where others can follow. If equal, in place is better than a copy;
-    then one that is idle, then the one used last.
+    Best is one that goes on in place, and of whose request no reply is new: it is the client's own, or as good as that.
+    Then count the messages that it spares: of one that goes on in place all its own; of one that must be copied and
+    rolled back, those up to a point where others can follow. If equal, in place is better than a copy; then one that is
+    idle, then the one used last.
     """
     conversation, num_spared = found.conversation, found.num_common
     if num_spared < len(request) or conversation.end(num_spared) is None:
         num_spared = conversation.boundary(num_spared)
     in_place = may_change(conversation, request, found.num_common)
-    return num_spared, in_place, not conversation.busy, conversation.last_used
+    goes_on = in_place and num_spared > 0 and not is_history(request.roles[found.num_common :])
+    return goes_on, num_spared, in_place, not conversation.busy, conversation.last_used

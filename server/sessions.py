@@ -6,15 +6,15 @@ import time
 from array import array
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from server.chain import Chain
 from server.conversation import Conversation
-from server.errors import foreign_session, session_exists, session_not_found
+from server.errors import foreign_session, not_stored, session_exists, session_not_found
 from server.journal import Journal
 from server.reconcile import Reconciled, SessionMode, may_change, may_create, reconcile, reconcile_found
-from server.record import JournalError, Key, Record, StoredMessage
+from server.record import Branch, JournalError, Key, Record, StoredMessage
 from server.scheduler import Scheduler
 from server.session import Session
 from server.session_index import Index
@@ -22,7 +22,10 @@ from server.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 TIDY_SECONDS = 0.5
+MEMORY_BYTES = 2**28  # of conversations that are not to be stored
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Sessions:
         self._memory, self._disk, self._snapshots = memory, disk, snapshots
         self._sessions: dict[Key, Session] = {}
         self._index = Index()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def load(self) -> None:
         """Recover what the disk holds."""
@@ -75,7 +78,7 @@ class Sessions:
             for stored in await self._disk.load_all():
                 if stored.fingerprint != self._fingerprint:
                     stored.conversation.forget_ids()
-                session = Session(stored.conversation, self._disk, self._snapshots, kept=True)
+                session = Session(stored.conversation, self._disk, self._snapshots, kept=True, written=True)
                 self._sessions[session.key] = session
                 self._index.add(stored.conversation)
         if self._snapshots is not None:
@@ -118,12 +121,11 @@ class Sessions:
             return await self._begin(self._new_key(chain.namespace), named=False, store=store)
         session = self._sessions[Key(chain.namespace, found.conversation.id)]
         reconciled = reconcile_found(session.conversation, chain, found.num_common)
-        locked = session.lock.locked()
         if session.journal is self._journal(store=store) and not reconciled.rebuilds:
-            if may_change(session.conversation, chain, found.num_common) and not locked:
-                await self._lock(session)
+            if may_change(session.conversation, chain, found.num_common) and session.is_free:
+                await session.take()
                 return Entry(session, reconciled)
-            if not locked or (self._grows and not session.conversation.named):  # else it may be other than it was
+            if session.is_free or (self._grows and not session.conversation.named):  # else it may be other than it was
                 return await self._copy(session, reconciled.kept_messages, reconciled)
         return await self._begin(self._new_key(chain.namespace), named=False, store=store)
 
@@ -149,8 +151,9 @@ class Sessions:
         now = time.time()
         conversation = source.conversation.fork(self._new_key(source.conversation.namespace).id, kept, now)
         copy = self._add(conversation, source.journal)
-        await self._lock(copy)
+        await copy.take()
         self._scheduler.copy(copy.handle, source.handle, conversation.length if keep is None else keep)
+        copy.written = True
         try:
             await source.journal.fork(source.key, conversation.id, kept, conversation.length, now)
         except BaseException:
@@ -166,7 +169,7 @@ class Sessions:
         messages = await source.journal.messages(source.key) or []
         ids = await source.journal.ids(source.key) or array("i")
         copy = self._add(copied, self._memory)
-        await self._lock(copy)
+        await copy.take()
         self._scheduler.copy(copy.handle, source.handle, copied.length)
         told = [StoredMessage(*pair) for pair in zip(messages[:kept], copied.positions, strict=True)]
         try:
@@ -190,11 +193,11 @@ class Sessions:
     async def _named(self, key: Key, chain: Chain, mode: SessionMode, *, store: bool) -> Session:
         while True:
             if session := self._sessions.get(key):
-                await session.lock.acquire()
+                await session.take()
                 if self._sessions.get(key) is session:
-                    session.conversation.busy = session.conversation.named = True
+                    session.conversation.named = True
                     return session
-                session.lock.release()  # it was forgotten meanwhile
+                session.release()  # it was forgotten meanwhile
                 continue
             journals = filter(None, (self._disk, self._memory))
             gone = [await journal.is_gone(key) for journal in journals]
@@ -207,7 +210,7 @@ class Sessions:
         now = time.time()
         conversation = Conversation(key.id, named, Chain(key.namespace), 0, now, now)
         session = self._add(conversation, self._journal(store=store))
-        await self._lock(session)
+        await session.take()
         return Entry(session)
 
     def _journal(self, *, store: bool) -> Journal:
@@ -218,17 +221,11 @@ class Sessions:
         self._sessions[session.key] = session
         return session
 
-    async def _lock(self, session: Session) -> None:
-        """One whose lock is free: nothing else happens before it is taken."""
-        await session.lock.acquire()
-        session.conversation.busy = True
-
     def leave(self, session: Session, *, shorter: bool = False) -> None:
         """Unlocks it. One that has kept nothing of its request is as before, and forgotten if it is new.
 
         shorter: the request has rolled the worker's session back behind what is kept, unless it was kept itself.
         """
-        session.conversation.busy = False
         if session.branch is not None:
             self._scheduler.drop(session.branch.handle)
             session.branch = None
@@ -237,45 +234,64 @@ class Sessions:
             self.background(self._erase(session, tombstone=False))
         if shorter or self._sessions.get(session.key) is not session:
             self._scheduler.drop(session.handle)
-        session.lock.release()
+        session.release()
 
     # What is remembered
 
     async def keep(
         self, session: Session, kept: int, new: Sequence[StoredMessage], start: int, ids: Sequence[int], sinks: int
-    ) -> None:
+    ) -> bool:
         """A turn has ended: behind the `kept` first messages come these, behind the `start` first ids these.
 
-        Returns when it can no longer be lost. Nothing is kept of a session that was deleted meanwhile.
+        Returns when it can no longer be lost; or False where it could not be kept, since the session was deleted, or
+        the disk does not take it: then all is as it was before.
         """
+        conversation, now, branch = session.conversation, time.time(), session.branch
         if self._sessions.get(session.key) is not session:
-            return
-        conversation, now = session.conversation, time.time()
-        if session.branch is not None:
-            await self._keep_branch(session, session.branch)
+            return False
+        record = self._record(session, kept, new, start, ids, sinks, now)
+        session.branch, session.written = None, True
+        cut_off = Branch(branch.id, branch.num_messages, branch.length, branch.created) if branch else None
         try:
-            await session.journal.commit(self._record(session, kept, new, start, ids, sinks, now))
+            await session.journal.commit(record, cut_off)
         except JournalError:
             logger.exception("A turn could not be kept; the session goes on from before it")
-            return
-        prompt_end = new[-2].position if len(new) > 1 else None
-        parts = [(new[:-1], prompt_end), (new[-1:], start + len(ids))] if new else []
+            session.branch, session.written = branch, session.kept
+            return False
+        if self._sessions.get(session.key) is not session:
+            if branch is not None:
+                self._scheduler.drop(branch.handle)
+                await session.journal.remove([Key(branch.namespace, branch.id)], now, tombstone=False)
+            return False
+        if branch is not None:
+            self._list(self._add(branch, session.journal))
+        self._change(session, kept, new, start + len(ids))
+        conversation.turns += bool(new)
+        conversation.sinks = sinks
+        conversation.last_used = now
+        self._list(session)
+        return True
+
+    def _change(self, session: Session, kept: int, new: Sequence[StoredMessage], length: int) -> None:
+        """As the journal has it."""
+        conversation = session.conversation
         if session.kept:
             self._index.truncate(conversation, kept)
         else:
             conversation.truncate(kept)
-        for told, length in parts:
+        prompt_end = new[-2].position if len(new) > 1 else None
+        for told, end in ((new[:-1], prompt_end), (new[-1:], length)):
             if told:
-                assert length is not None
+                assert end is not None
                 chain = Chain.of(b"", [one.message for one in told])
                 change = self._index.extend if session.kept else _extend
-                change(conversation, chain.roles, chain.digests, length)
-        conversation.turns += bool(new)
-        conversation.sinks = sinks
-        conversation.last_used = now
+                change(conversation, chain.roles, chain.digests, end)
+
+    def _list(self, session: Session) -> None:
+        """It can be found from now on, and its cache is worth saving."""
         if not session.kept:
-            self._index.add(conversation)
-        session.kept = True
+            self._index.add(session.conversation)
+        session.kept = session.written = True
         if session.snapshots is not None:
             session.snapshots.changed(session)
 
@@ -302,22 +318,8 @@ class Sessions:
             ids=ids,
             created=conversation.created,
             now=now,
+            begins=not session.written,
         )
-
-    async def _keep_branch(self, session: Session, branch: Conversation) -> None:
-        """What is cut off becomes a session that can be found."""
-        session.branch = None
-        try:
-            await session.journal.fork(session.key, branch.id, branch.num_messages, branch.length, branch.created)
-        except JournalError:
-            logger.exception("An edited conversation's old branch could not be kept")
-            self._scheduler.drop(branch.handle)
-            return
-        kept = self._add(branch, session.journal)
-        kept.kept = True
-        self._index.add(branch)
-        if kept.snapshots is not None:
-            kept.snapshots.changed(kept)
 
     # What clients ask about them
 
@@ -334,14 +336,24 @@ class Sessions:
         return sorted(own, key=lambda session: -session.conversation.last_used)
 
     async def delete(self, session: Session, *, tombstone: bool = True) -> None:
-        """Returns when nothing of it is left. A request that it runs goes on, and is not kept."""
-        if self._sessions.get(session.key) is session:
-            del self._sessions[session.key]
-            if session.kept:
-                self._index.remove(session.conversation)
-            if not session.lock.locked():
-                self._scheduler.drop(session.handle)
+        """Returns when nothing of it is left. A request that it runs goes on, and is not kept. Raises `ApiError`."""
+        if self._sessions.get(session.key) is not session:
+            return
+        self._unlist(session)
+        try:
             await self._erase(session, tombstone=tombstone)
+        except (JournalError, OSError) as error:
+            logger.exception("A session could not be removed")
+            if self._sessions.setdefault(session.key, session) is session and session.kept:
+                self._index.add(session.conversation)
+            raise not_stored() from error
+
+    def _unlist(self, session: Session) -> None:
+        del self._sessions[session.key]
+        if session.kept:
+            self._index.remove(session.conversation)
+        if session.is_free:
+            self._scheduler.drop(session.handle)
 
     async def _erase(self, session: Session, *, tombstone: bool) -> None:
         await session.journal.remove([session.key], time.time(), tombstone=tombstone)
@@ -354,31 +366,41 @@ class Sessions:
             raise session_exists(key.id)
         session = (await self._begin(key, named=True, store=True)).session
         try:
-            await self.keep(session, 0, [], 0, [], 0)
+            if not await self.keep(session, 0, [], 0, [], 0):
+                raise not_stored()
         finally:
             self.leave(session)
         return session
 
     async def fork(self, session: Session, name: str | None) -> Session:
-        """A copy of all that is kept, under a name that is new. Raises `ApiError`."""
-        now, conversation = time.time(), session.conversation
-        key = Key(conversation.namespace, name or uuid4().hex)
-        if key in self._sessions:
-            raise session_exists(key.id)
-        if conversation.is_foreign:
-            raise foreign_session(conversation.id)
-        fork = conversation.fork(key.id, conversation.num_messages, now)
-        fork.named = True
-        copy = self._add(fork, session.journal)
-        await self._lock(copy)
-        if not session.lock.locked():
-            self._scheduler.copy(copy.handle, session.handle, fork.length)
+        """A copy of all that is kept, under a name that is new, once no request changes it. Raises `ApiError`."""
+        key = Key(session.conversation.namespace, name or uuid4().hex)
+        await session.take()
         try:
-            await session.journal.fork(session.key, fork.id, fork.num_messages, fork.length, now, named=True)
-            copy.kept = True
-            self._index.add(fork)
-            if copy.snapshots is not None:
-                copy.snapshots.changed(copy)
+            if self._sessions.get(session.key) is not session:
+                raise session_not_found(session.key.id)
+            if key in self._sessions:
+                raise session_exists(key.id)
+            if session.conversation.is_foreign:
+                raise foreign_session(session.key.id)
+            return await self._fork(session, key)
+        finally:
+            self.leave(session)
+
+    async def _fork(self, session: Session, key: Key) -> Session:
+        now, num_messages = time.time(), session.conversation.num_messages
+        fork = session.conversation.fork(key.id, num_messages, now, named=True)
+        copy = self._add(fork, session.journal)
+        await copy.take()
+        self._scheduler.copy(copy.handle, session.handle, fork.length)
+        copy.written = True
+        try:
+            await session.journal.fork(session.key, fork.id, num_messages, fork.length, now, named=True)
+            if self._sessions.get(key) is copy:
+                self._list(copy)
+        except JournalError as error:
+            logger.exception("A session could not be copied")
+            raise not_stored() from error
         finally:
             self.leave(copy)
         return copy
@@ -400,15 +422,17 @@ class Sessions:
 
     async def _expire(self) -> None:
         keys: set[Key] = set()
-        for journal in filter(None, (self._disk, self._memory)):
-            keys.update(await journal.expired(time.time(), self._limits.ttl, self._limits.disk_bytes))
-        idle = [one for one in self._sessions.values() if one.kept and not one.lock.locked()]
-        idle.sort(key=lambda session: session.conversation.last_used)
-        surplus = idle[: max(0, len(self._sessions) - self._limits.sessions)]
-        for session in dict.fromkeys([*surplus, *(one for one in idle if one.key in keys)]):
-            await self.delete(session)
+        if self._disk is not None:
+            keys.update(await self._disk.expired(time.time(), self._limits.ttl, self._limits.disk_bytes))
+        keys.update(await self._memory.expired(time.time(), self._limits.ttl, MEMORY_BYTES))
+        used = sorted(self._sessions.values(), key=lambda session: session.conversation.last_used)
+        surplus = used[: max(0, len(used) - self._limits.sessions)]
+        old = {session: session.conversation.last_used for session in used if session.key in keys or session in surplus}
+        for session, last_used in old.items():  # somebody may have come for one meanwhile
+            if session.kept and session.is_free and session.conversation.last_used == last_used:
+                await self.delete(session)
 
-    def background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Goes on whether or not anybody waits; `close` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)

@@ -1,6 +1,7 @@
 """The server's settings: frozen, each in one place, layered defaults < YAML < environment < flags."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -38,13 +39,20 @@ def setting(default: Any, group: str, description: str, **limits: Any) -> Any:
     return Field(default, description=description, json_schema_extra={"group": group}, **limits)
 
 
+KEY = r"[!-+\--~]+"
+
+
 def _listed(value: Any) -> Any:
-    return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
+    """Text with commas; that there is none is said by not setting it."""
+    if not isinstance(value, str):
+        return value
+    keys = tuple(filter(None, map(str.strip, value.split(","))))
+    if not keys:
+        raise ValueError("there is no key in it")
+    return keys
 
 
-Keys = Annotated[
-    tuple[Annotated[str, StringConstraints(pattern=r"^[!-+\--~]+$")], ...], NoDecode, BeforeValidator(_listed)
-]
+Keys = Annotated[tuple[Annotated[str, StringConstraints(pattern=f"^{KEY}$")], ...], NoDecode, BeforeValidator(_listed)]
 Size = Annotated[int | None, BeforeValidator(lambda value: None if value == "null" else value)]  # flags are text
 
 
@@ -189,14 +197,20 @@ class Settings(BaseSettings):
 
     @property
     def all_keys(self) -> list[str]:
-        """Those that are set, and those of the file. Raises `SettingsError` where it cannot be read."""
+        """Those that are set, and those of the file. Raises `SettingsError` where it cannot be read, or has none."""
         if self.api_keys_file is None:
             return list(self.api_keys)
         try:
-            lines = self.api_keys_file.read_text().split("\n")
+            lines = self.api_keys_file.read_text("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"api_keys_file cannot be read: {error}") from None
-        return [*self.api_keys, *filter(None, map(str.strip, lines))]
+        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not keys:
+            raise SettingsError(f"api_keys_file: there is no key in {self.api_keys_file}")
+        for number, line in enumerate(lines, 1):
+            if line.strip() in keys and not re.fullmatch(KEY, line.strip()):
+                raise SettingsError(f"api_keys_file: line {number} is no key: printable ASCII, no spaces, no commas")
+        return [*self.api_keys, *keys]
 
     @property
     def drafting(self) -> Drafting:

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from server.messages import MAX_SAVING
 from server.scheduler import Scheduler
 from server.session import Session
 
 REST_SECONDS = 2.0  # a session that has been still for so long is saved
-RETRY_SECONDS = 30.0  # after one that was not written, or of which nothing was heard
+RETRY_SECONDS = 30.0  # after one that was not written
 CLOSE_SECONDS = 20.0  # for the last ones to be written
 CACHES = "caches"  # their folder, beside the journal
 SUFFIX = ".cache"
@@ -27,9 +28,10 @@ class Snapshots:
         self._scheduler = scheduler
         self._sessions: dict[str, Session] = {}  # all that are kept, by handle
         self._unsaved: dict[str, Session] = {}  # those whose last turn is in no snapshot
-        self._asked: dict[str, tuple[int, float]] = {}  # what is being written: of which turn, since when
+        self._asked: dict[str, int] = {}  # what is being written: of which turn
+        self._failed: dict[str, float] = {}  # what could not be written, and when to try again
         self._heard = asyncio.Event()  # from the worker
-        scheduler.on_saved, scheduler.on_parked = self._on_saved, self._on_parked
+        scheduler.on_saved, scheduler.on_parked, scheduler.on_lost = self._on_saved, self._on_parked, self._on_lost
 
     async def load(self, sessions: Iterable[Session]) -> None:
         """Make the folder, and remove from it what belongs to none of these."""
@@ -52,6 +54,7 @@ class Snapshots:
     async def remove(self, session: Session) -> None:
         self._sessions.pop(session.handle, None)
         self._unsaved.pop(session.handle, None)
+        self._failed.pop(session.handle, None)
         await asyncio.to_thread(self.path(session).unlink, missing_ok=True)
 
     def save_resting(self) -> None:
@@ -72,32 +75,41 @@ class Snapshots:
 
     async def close(self) -> None:
         """Save all that is not saved, as far as the worker lives to do it."""
-        for session in list(self._unsaved.values()):
-            self._save(session)
+        self._failed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                while self._unsaved and self._asked and self._scheduler.has_worker:
+                while self._scheduler.has_worker:
+                    for session in list(self._unsaved.values()):
+                        self._save(session)
+                    if not self._asked:
+                        return
                     self._heard.clear()
-                    await self._heard.wait()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._heard.wait(), 0.2)
 
     def _save(self, session: Session) -> None:
-        turns, (asked, when) = session.conversation.turns, self._asked.get(session.handle, (0, 0.0))
-        if asked == turns and time.monotonic() - when < RETRY_SECONDS:
+        handle, turns = session.handle, session.conversation.turns
+        if handle in self._asked or len(self._asked) == MAX_SAVING or self._failed.get(handle, 0) > time.monotonic():
             return
-        if self._scheduler.save(session.handle, str(self.path(session))):
-            self._asked[session.handle] = turns, time.monotonic()
-        elif not session.lock.locked():  # the worker has lost it
-            self._unsaved.pop(session.handle, None)
+        if self._scheduler.save(handle, str(self.path(session))):
+            self._asked[handle] = turns
+        elif session.is_free:  # the worker has lost it
+            self._unsaved.pop(handle, None)
 
     def _on_saved(self, handle: str, length: int | None) -> None:
         self._heard.set()
-        session = self._sessions.get(handle)
+        turns, session = self._asked.pop(handle, 0), self._sessions.get(handle)
         if session is None:  # it was deleted while it was written
             (self._folder / f"{handle}{SUFFIX}").unlink(missing_ok=True)
-        elif length is not None:
-            turns, _ = self._asked.pop(handle, (0, 0.0))
-            if turns == session.conversation.turns:
-                self._unsaved.pop(handle, None)
+        elif length is None:
+            self._failed[handle] = time.monotonic() + RETRY_SECONDS
+        elif turns == session.conversation.turns:
+            self._unsaved.pop(handle, None)
+
+    def _on_lost(self) -> None:
+        """The worker is gone: what it was writing may be on the disk, or not."""
+        self._heard.set()
+        self._asked.clear()
 
     def _on_parked(self, handle: str) -> None:
         """It may be forgotten next."""

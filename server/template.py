@@ -87,6 +87,12 @@ class ChatTemplate:
         guarded = self._guarded(messages)
         before = [*self._guarded(system), {"role": "user", "content": "-"}, {"role": "assistant", "content": REPLY}]
         text = self._render([*before, *guarded]).partition(REPLY)[2]
+        if self._control_ids and not self._control_in_text.match(text):
+            # Tokenizers may write the beginning of a text in another way than its middle, which this is.
+            control = min(self._control_ids)
+            begin = self.tokenizer.id_to_token(control)
+            ids = self._tokenize(f"{begin}{text}", plain=guarded == list(messages))
+            return ids[ids.index(control) + 1 :]
         return self._tokenize(text, plain=guarded == list(messages))
 
     def _grows(self) -> bool:
@@ -95,19 +101,29 @@ class ChatTemplate:
         Some templates change what they said: they mark the last message, or drop what was thought. With those the
         whole conversation is rendered at each turn.
         """
-        chat = [{"role": role, "content": f"{role} {number}"} for number in range(3) for role in ("user", "assistant")]
+        return all(map(self._grows_behind, ("said {}", "<think>thought {}</think>said {}")))
+
+    def _grows_behind(self, reply: str) -> bool:
+        chat = []
+        for number in range(3):
+            chat += [{"role": "user", "content": f"user {number}"}]
+            chat += [{"role": "assistant", "content": reply.replace("{}", str(number))}]
+        more = [{"role": "user", "content": "new"}]
         for system in ([], [{"role": "system", "content": "s"}]):
-            for more in ([{"role": "user", "content": "new"}], [*chat[:2], {"role": "user", "content": "new"}]):
+            for new in (more, [*chat[:2], *more]):
                 try:
                     before = self._render([*system, *chat[:-1]])
-                    whole = self._render([*system, *chat[:-1], {"role": "assistant", "content": REPLY}, *more])
-                    alone = [*system, chat[0], {"role": "assistant", "content": REPLY}, *more]
-                    behind = self._render(alone).partition(REPLY)[2]
+                    longer = self._render([*system, *chat, *new])
+                    whole = self._render([*system, *chat[:-1], {"role": "assistant", "content": REPLY}, *new])
+                    alone = self._render([*system, chat[0], {"role": "assistant", "content": REPLY}, *new])
                 except MessagesError:
                     if system:  # a template without such messages
                         continue
                     return False
-                if not whole.startswith(before + REPLY) or whole.partition(REPLY)[2] != behind:
+                behind = alone.partition(REPLY)[2]
+                if not whole.startswith(before + REPLY) or not longer.startswith(before + chat[-1]["content"]):
+                    return False
+                if whole.partition(REPLY)[2] != behind or not longer.endswith(behind):
                     return False
         return True
 

@@ -18,6 +18,7 @@ from decoding.errors import ModelRefusedError, NoPlaceError
 from decoding.options import EngineOptions
 from decoding.turn import Fault, Output
 from server.messages import (
+    MAX_SAVING,
     Change,
     Close,
     Failed,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:  # imported late: it brings torch, whose threads are to be set
 logger = logging.getLogger(__name__)
 
 MAX_FAILED_STEPS = 3  # in a row; a device that fails so often needs a new process
-MAX_SAVING = 8  # snapshots that wait to be written
 SAVING_MS = 20  # between two looks at them, where there is nothing else to do
 LAST_WORDS_MS = 2000
 

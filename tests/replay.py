@@ -48,7 +48,8 @@ class Oracle:
             assert len(ids) == conversation.length
             for index in range(max(1, conversation.num_messages - last), conversation.num_messages):
                 begin, end = conversation.positions[index - 1 : index + 1]
-                if conversation.chain.roles[index] == "assistant" and begin is not None and end is not None:
+                asked, answered = conversation.chain.roles[index - 1 : index + 1]
+                if asked != "assistant" == answered and begin is not None and end is not None:
                     assert (
                         self.answer(ids[:begin], conversation.sinks, max(1, end - begin))[: end - begin]
                         == ids[begin:end]

@@ -31,7 +31,8 @@ def build_router(service: Service) -> APIRouter:
     async def create(http: HttpRequest) -> Response:
         deadline = asyncio.get_running_loop().time() + settings.request_timeout_seconds
         raw = await body.read(http, settings.max_body_bytes)
-        request, loaded = service.enter(http.state.namespace, raw)
+        named = http.headers.get("x-session-id", "").encode()
+        request, loaded = service.enter(http.state.namespace, named + raw)
         with ExitStack() as stack:
             stack.callback(service.scheduler.cancel, request)
             asked = await body.validate(raw, ChatRequest)

@@ -50,7 +50,7 @@ def test_in_the_queue(server: Server) -> None:
                 pass
         with server.queued(ask()) as waiting:
             streams.close()
-            assert b"200 OK" in receive_until(waiting, b'"rebuilt":null}}')
+            assert b"200 OK" in receive_until(waiting, b'"kept":true}}')
 
 
 def test_while_the_prompt_is_read(server: Server) -> None:

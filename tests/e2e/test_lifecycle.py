@@ -47,7 +47,7 @@ def test_a_killed_worker_fails_what_ran_and_is_replaced(mortal: Server) -> None:
         assert httpx.get(f"{mortal.url}/health/live").status_code == 200
         assert httpx.get(f"{mortal.url}/health").status_code == 503
         assert mortal.post(ask()).status_code == 503
-        assert b"200 OK" in receive_until(late, b'"rebuilt":null}}')  # it waited, and the next worker served it
+        assert b"200 OK" in receive_until(late, b'"kept":true}}')  # it waited, and the next worker served it
     assert mortal.post(ask()).status_code == 200
 
 

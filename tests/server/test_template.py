@@ -165,7 +165,7 @@ TURNS = (
     [
         ("m.content", True),
         ("m.content.strip()", True),
-        ("(m.content if loop.last else m.content.split('</think>')[-1])", True),  # for replies that do not think
+        ("(m.content if loop.last else m.content.split('</think>')[-1])", False),
         ("('date\n' if loop.first else '') ~ m.content", True),
         ("m.content ~ (' [last]' if loop.last else '')", False),
         ("loop.index ~ m.content", False),
