@@ -17,8 +17,9 @@ from fastapi import FastAPI
 from server import errors, model_files, sse
 from server.api import chat, models, ops, sessions
 from server.banner import start_up_table
+from server.gate import Gate
 from server.http import HttpProtocol
-from server.keys import KeyMiddleware, Keys
+from server.keys import Keys
 from server.persistence import FolderError, lock, open_sessions, sessions_folder
 from server.scheduler import Scheduler
 from server.service import Loaded, Service, check_together
@@ -36,7 +37,7 @@ def build_app(service: Service) -> FastAPI:
     """Holds no state but `service`, which may still be loading."""
     # No OpenAPI document: it would know nothing of the bodies, which are read by `server.body`, nor of the errors.
     app = FastAPI(title="SinkAhead", openapi_url=None, redirect_slashes=False)
-    app.add_middleware(KeyMiddleware, keys=service.keys)
+    app.add_middleware(Gate, keys=service.keys, scheduler=service.scheduler)
     errors.install(app)
     for routes in (chat, models, ops, sessions):
         app.include_router(routes.build_router(service))

@@ -6,12 +6,8 @@ from hashlib import blake2b
 from hmac import compare_digest
 from math import ceil
 
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from server.errors import invalid_api_key, rate_limited
 
-from server.errors import ApiError, invalid_api_key, rate_limited
-
-OPEN_PATHS = ("/health", "/health/live")
 NOBODY = b""  # the namespace where no keys are set
 
 
@@ -47,24 +43,6 @@ class Keys:
         if left < 1:
             raise rate_limited(self._per_minute, ceil((1 - left) * 60 / most))
         self._allowances[namespace] = (left - 1, now)
-
-
-class KeyMiddleware:
-    """Lets nobody past without a key, but to ask for health; puts the caller's namespace into the request's state."""
-
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
-        self._app = app
-        self._keys = keys
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            try:
-                namespace = self._keys.namespace(Headers(scope=scope).get("authorization", ""))
-            except ApiError as error:
-                await error.response()(scope, receive, send)
-                return
-            scope.setdefault("state", {})["namespace"] = namespace
-        await self._app(scope, receive, send)
 
 
 def _digest(key: str) -> bytes:

@@ -78,18 +78,22 @@ class Scheduler:
 
         digest: of its key and body, the same for one that is sent again.
         """
-        if self.unready is not None:
-            raise unavailable(self.unready)
+        self.check_room()
         if digest and self._suspects.refuses(digest):
             raise request_rejected()
-        if len(self._requests) - self._num_leaving >= self._max_waiting + self._most_running:
-            raise queue_full()
         self._number += 1
         request = Request(uuid4().hex, self._number, digest)
         request.times[State.RESERVED] = self._clock()
         self._requests[request.id] = request
         self._idle.clear()
         return request
+
+    def check_room(self) -> None:
+        """Raises `ApiError` where no request is accepted at the moment."""
+        if self.unready is not None:
+            raise unavailable(self.unready)
+        if len(self._requests) - self._num_leaving >= self._max_waiting + self._most_running:
+            raise queue_full()
 
     def submit(self, request: Request, turn: Turn, placement: Placement, priority: int = 0) -> None:
         """Put a reserved request into the queue. It may have failed since, and stays so.
