@@ -115,6 +115,7 @@ class _Process:
             http.should_exit = True
             await serving
             if self._service.loaded is not None:
+                logger.info("The worker's %s", self._scheduler.pace)
                 self._tidying.cancel()
                 await self._service.loaded.sessions.close()
             if working.done():

@@ -5,6 +5,7 @@ import logging
 import time
 from bisect import insort
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 from uuid import uuid4
 
@@ -32,6 +33,26 @@ from server.suspects import Suspects
 logger = logging.getLogger(__name__)
 
 _NO_SEATS = Seats(0, 0, lambda message: None)
+
+
+@dataclass
+class Pace:
+    """What the worker has told of its steps."""
+
+    steps: int = 0
+    seconds: float = 0.0  # in them
+    idle_seconds: float = 0.0  # between them, with work at hand
+
+    def add(self, step: Step) -> None:
+        self.steps += 1
+        self.seconds += step.seconds
+        self.idle_seconds += step.idle_seconds
+
+    def __str__(self) -> str:
+        idle = self.idle_seconds / max(self.seconds + self.idle_seconds, 1e-9)
+        return (
+            f"{self.steps:,} steps took {self.seconds:.1f} s, and {idle:.1%} of the time with work passed between them"
+        )
 
 
 class Scheduler:
@@ -66,6 +87,7 @@ class Scheduler:
         self._idle.set()
         self.unready: str | None = "the model is loading"  # why nothing is accepted; None: ready
         self._draining = False
+        self.pace = Pace()
         # told of sessions: that a snapshot is written (None: is not), that one was parked
         self.on_saved: Callable[[str, int | None], None] = lambda session, length: None
         self.on_parked: Callable[[str], None] = lambda session: None
@@ -213,6 +235,7 @@ class Scheduler:
         """All messages of a worker that is ready, in the order in which it sent them."""
         match message:
             case Step(outputs):
+                self.pace.add(message)
                 for output in outputs:
                     self._deliver(output)
             case Failed(sessions, reason):

@@ -126,7 +126,10 @@ class Sessions:
                 await session.take()
                 return Entry(session, reconciled)
             if session.is_free or (self._grows and not session.conversation.named):  # else it may be other than it was
-                return await self._copy(session, reconciled.kept_messages, reconciled)
+                try:
+                    return await self._copy(session, reconciled.kept_messages, reconciled)
+                except JournalError:
+                    logger.exception("A session could not be copied: the request is read anew")
         return await self._begin(self._new_key(chain.namespace), named=False, store=store)
 
     async def branch(self, session: Session, kept: int, reconciled: Reconciled | None, keep: int) -> Entry:
