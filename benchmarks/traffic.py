@@ -38,7 +38,7 @@ WRONG: list[tuple[str, Any]] = [
     ("temperature", float("nan")),
     ("top_p", 2),
     ("top_k", -1),
-    ("n", 2),
+    ("n", 129),
     ("stop", [""]),
     ("stop", ["x"] * 17),
     ("seed", 2**64),
