@@ -62,14 +62,17 @@ async def kill_now_and_then(server: ServerProcess, seconds: float, count: int, k
 
 
 async def rounds(server: ServerProcess, count: int, places: int, endless: dict[str, Any], seed: int) -> Kills:
-    """Each with streams and whole answers in all places, and two requests that wait."""
+    """Each with streams and whole answers in all places, and two requests that wait.
+
+    All differ: one that was in flight at two deaths would be refused.
+    """
     numbers, kills = random.Random(seed), Kills()
     for number in range(count):
         running = [Chat() for _ in range(places)]
-        bodies = [endless | {"stream": place % 2 == 0} for place in range(places)]
+        bodies = [endless | {"stream": place % 2 == 0, "user": f"{number}, {place}"} for place in range(places)]
         tasks = [asyncio.create_task(chat(server.target, *pair)) for pair in zip(bodies, running, strict=True)]
         await _streaming(running[::2])
-        short = endless | {"max_tokens": 4, "min_tokens": 0}
+        short = endless | {"max_tokens": 4, "min_tokens": 0, "user": f"{number}"}
         waiting = [Chat(), Chat()]
         waits = [
             asyncio.create_task(chat(server.target, short | {"stream": stream}, one))
