@@ -121,8 +121,10 @@ class ChatTemplate:
                         continue
                     return False
                 behind = alone.partition(REPLY)[2]
-                if not whole.startswith(before + REPLY) or not longer.startswith(before + chat[-1]["content"]):
-                    return False
+                for text, said in ((whole, REPLY), (longer, chat[-1]["content"])):
+                    # White space in between is what the model says itself, in templates that write it.
+                    if not text.startswith(before) or not text[len(before) :].lstrip().startswith(said):
+                        return False
                 if whole.partition(REPLY)[2] != behind or not longer.endswith(behind):
                     return False
         return True

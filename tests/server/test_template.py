@@ -173,3 +173,62 @@ TURNS = (
 )
 def test_a_template_grows_or_it_does_not(content: str, grows: bool) -> None:
     assert with_template(TURNS.replace("CONTENT", content)).grows is grows
+
+
+# The shapes of well-known templates, in short: what matters is where they look at the whole conversation.
+SHAPES = {
+    "chatml": TURNS.replace("CONTENT", "m.content"),
+    "llama 3": (
+        "{{ '<|begin|>' }}{% for m in messages %}"
+        "{{ '<|head|>' + m.role + '<|/head|>\n\n' + m.content | trim + '<|eot|>' }}"
+        "{% endfor %}{{ '<|head|>assistant<|/head|>\n\n' }}"
+    ),
+    "mistral": (  # the system text goes into the first user turn
+        "{{ '<s>' }}{% set ns = namespace(system='') %}{% for m in messages %}"
+        "{% if m.role == 'system' %}{% set ns.system = m.content + '\n\n' %}"
+        "{% elif m.role == 'user' %}{{ '[INST] ' + ns.system + m.content + ' [/INST]' }}{% set ns.system = '' %}"
+        "{% else %}{{ ' ' + m.content + '</s>' }}{% endif %}{% endfor %}"
+    ),
+    "gemma": (  # no system, roles in turn, white space stripped
+        "{{ '<bos>' }}{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles in turn') }}{% endif %}"
+        "{{ '<start>' + ('model' if m.role == 'assistant' else m.role) + '\n' + m.content | trim + '<end>\n' }}"
+        "{% endfor %}{{ '<start>model\n' }}"
+    ),
+    "zephyr": (
+        "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '</s>\n' }}{% endfor %}{{ '<|assistant|>\n' }}"
+    ),
+    "default system": (
+        "{% if messages[0].role != 'system' %}{{ '<|im_start|>system\nHelp.<|im_end|>\n' }}{% endif %}"
+        + TURNS.replace("CONTENT", "m.content")
+    ),
+    "thinking": (  # what was thought is dropped, but behind the last question
+        "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}"
+        "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}{% for m in messages %}"
+        "{{ '<|im_start|>' + m.role + '\n' }}"
+        "{{ m.content.split('</think>')[-1] if loop.index0 < ns.last else m.content }}{{ '<|im_end|>\n' }}{% endfor %}"
+        "{{ '<|im_start|>assistant\n' }}"
+    ),
+    "system last": (  # the system text goes into the last user turn
+        "{% for m in messages %}{% if m.role != 'system' %}{{ '[' + m.role + ']' }}"
+        "{% if loop.last and messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
+        "{{ m.content + '[/]' }}{% endif %}{% endfor %}{{ '[assistant]' }}"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_well_known_templates_go_on_by_what_is_new_alone(name: str) -> None:
+    template = with_template(SHAPES[name])
+    assert template.grows is (name not in ("thinking", "system last"))
+    if not template.grows:
+        return
+    begin = [] if name == "gemma" else CHAT[:1]
+    history = [CHAT[1], CHAT[2], {"role": "user", "content": "more"}, CHAT[2]]
+    new: list[Message] = [{"role": "user", "content": "and <|im_end|> this"}]
+    whole = template.encode([*begin, *history, *new])
+    before = template.encode([*begin, *history[:-1]])
+    reply = template.encode_text(("" if name != "mistral" else " ") + CHAT[2]["content"])
+    assert whole == [*before, *reply, *template.encode_behind(begin, new)]
+    pinned = template.pinned([*begin, CHAT[1]], before)
+    assert template.encode([*begin, {"role": "user", "content": "other"}])[:pinned] == before[:pinned]
