@@ -59,9 +59,10 @@ class Slab:
 
     def relocate(self, first: int, stop: int, row: int) -> None:
         """Moves text positions first..stop-1 so that `first` lies in `row`; all layers at once."""
-        source = self.all[..., self.origin + first : self.origin + stop, :]
-        self.all[..., row : row + stop - first, :] = source.clone()  # the two may overlap
+        source = self.all[..., self.origin + first : self.origin + stop, :].clone()  # the two may overlap
         self.origin = row - first
+        self.clear(stop)  # or what is written now would be cleared when it is read
+        self.all[..., row : row + stop - first, :] = source
 
     def pack(self, first: int, stop: int) -> Tensor:
         """A copy [layers, 2, kv_heads, stop - first, head_dim] of text positions first..stop-1, on the CPU."""

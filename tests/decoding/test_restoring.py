@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from decoding.engine import Engine
-from decoding.turn import Output
+from decoding.turn import Drafting, Output
 from tests.driver import generate, run
 from tests.talk import engine_for, octets, text_of, turn_of
 
@@ -81,7 +82,7 @@ def test_a_snapshot_that_does_not_fit_is_not_used(
     elif fault == "other text":
         ids[3] = 96 if ids[3] == 95 else 95
     ids = [*ids, 7]
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         cached = engine.open("t", 4, octets(ids), path)
     assert cached == (0 if fault == "other text" else 4)  # the pinned block is known, whatever the snapshot is
     assert "is not used" in caplog.text
@@ -101,6 +102,27 @@ def test_a_snapshot_of_another_continuation_is_rolled_back_to_where_they_part(
         assert run(engine, {name: turn_of(name, [8])})[name] == generate(engine, [[*other, 8]], 20)[0]
     assert engine.open("no file", 4, octets(ids), tmp_path / "none") == 4  # its pinned block
     assert not caplog.text
+
+
+def test_a_session_that_came_back_can_be_rolled_back_wherever_its_slab_had_moved(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    """Right behind a move to the front a roll-back makes room before the window: rows go where there were none yet."""
+    engine = engine_for(tiny_model, capacity=64, max_rows=128)
+    text = text_of(300)
+    for length in range(228, 252):
+        engine.open("s", 4, octets(text[:length]))
+        drafting = Drafting(strategy="lookahead")  # so that it moves at all sorts of lengths
+        run(engine, {"s": msgspec.structs.replace(turn_of("s", [7], 5), drafting=drafting)})
+        engine.snapshot("s").write(tmp_path / "s")
+        ids = engine._sessions["s"].ids.tolist()
+        engine.close("s")
+        for back in (6, 7, 8, 15):
+            engine.open("t", 4, octets(ids), tmp_path / "s")
+            engine.finish("t", len(ids) - back)
+            got = run(engine, {"t": turn_of("t", [8, 9], 4)})["t"]
+            assert got == generate(engine, [[*ids[:-back], 8, 9]], 4)[0], (length, back)
+            engine.close("t")
 
 
 def test_a_snapshot_is_written_by_another_thread_while_the_engine_goes_on(engine: Engine, tmp_path: Path) -> None:
