@@ -121,8 +121,10 @@ class Sessions:
                 if not common:
                     raise SnapshotError("it is of another text")
                 state.restore(found.packed, common)
-            except (SnapshotError, ValueError) as error:
+            except SnapshotError as error:
                 logger.warning("Snapshot %s is not used: %s", snapshot, error)
+            except ValueError as error:  # further back than it can be rolled back, as a rule
+                logger.info("Snapshot %s is not used: %s", snapshot, error)
         if not state.cache.length and state.head <= most:
             packed = self._heads.find(state.namespace, state.head_ids)
             if packed is not None:

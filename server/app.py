@@ -61,7 +61,10 @@ def serve(settings: Settings) -> int:
     with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
         try:
             runner.run(_Process(settings, folder).run(listener))
-        except (LoadError, TokenizerError, FolderError) as error:
+        except FolderError as error:
+            print(f"sinkahead: {error}", file=sys.stderr)
+            return 2
+        except (LoadError, TokenizerError) as error:
             print(f"sinkahead: {settings.public_model_name} cannot be served: {error}", file=sys.stderr)
             return 2
     return 0

@@ -76,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
         listed = sessions.add_parser(name, help=words, description=words, **_SETTINGS_FLAGS)
         if name != "list":
             listed.add_argument("session", metavar="ID")
+            listed.add_argument("--key", default="", help="whose it is, where two keys use the id: as in the list")
         folder = Settings.model_fields["sessions_folder"]
         _add_settings_flags(listed, {"Sessions": {"sessions_folder": folder}})
         listed.set_defaults(run=_sessions, command=command)
@@ -133,7 +134,12 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _sessions(arguments: argparse.Namespace) -> int:
     given = {name: value for name, value in vars(arguments).items() if name == "sessions_folder"}
-    arguments.command(Settings.load(given), *([arguments.session] if "session" in arguments else []))
+    which = [arguments.session, arguments.key] if "session" in arguments else []
+    try:
+        arguments.command(Settings.load(given), *which)
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads has seen enough
+        os._exit(0)
     return 0
 
 

@@ -61,7 +61,10 @@ def model_not_found(model: str) -> ApiError:
 
 
 def session_not_found(session: str) -> ApiError:
-    message = f"The session {session[:200]!r} does not exist, and nothing in the request tells what was said in it."
+    message = (
+        f"The session {session[:200]!r} does not exist, and nothing in the request tells what was said in it. "
+        "POST /v1/sessions with its id begins it anew."
+    )
     return ApiError(404, ErrorBody(message, "invalid_request_error", "session_id", "session_not_found"))
 
 
@@ -73,6 +76,11 @@ def foreign_session(session: str) -> ApiError:
 def not_stored() -> ApiError:
     message = "The disk does not take the session at the moment; the server's log says why."
     return ApiError(503, ErrorBody(message, "server_error", None, "not_stored"), retry_after=5)
+
+
+def private_session(session: str) -> ApiError:
+    message = f"The session {session[:200]!r} was begun with 'store': false and is in memory only: send that each time."
+    return ApiError(400, ErrorBody(message, "invalid_request_error", "store", "private_session"))
 
 
 def session_exists(session: str) -> ApiError:

@@ -25,10 +25,12 @@ def sessions_folder(settings: Settings) -> Path:
     return settings.sessions_folder or model_files.cache_folder() / "sessions"
 
 
-def lock(folder: Path) -> FileLock:
+ADVICE = "choose another with --sessions-folder, or none with --no-persist"
+
+
+def lock(folder: Path, advice: str = ADVICE) -> FileLock:
     """Keep other servers out until this process ends, however it ends. Raises `FolderError`."""
     held = FileLock(folder / "lock", mode=0o600)
-    advice = "choose another with --sessions-folder, or none with --no-persist"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         held.acquire(timeout=0)

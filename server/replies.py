@@ -128,6 +128,7 @@ class SessionCard(msgspec.Struct, frozen=True, kw_only=True):
 class SessionList(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["list"] = "list"
     data: list[SessionCard]
+    has_more: bool
 
 
 class SessionDeleted(msgspec.Struct, frozen=True, kw_only=True):

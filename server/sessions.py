@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from server.chain import Chain
 from server.conversation import Conversation
-from server.errors import foreign_session, not_stored, session_exists, session_not_found
+from server.errors import foreign_session, not_stored, private_session, session_exists, session_not_found
 from server.journal import Journal
 from server.reconcile import Reconciled, SessionMode, may_change, may_create, reconcile, reconcile_found
 from server.record import Branch, JournalError, Key, Record, StoredMessage
@@ -105,6 +105,9 @@ class Sessions:
         session = await self._named(Key(chain.namespace, name), chain, mode, store=store)
         if not session.kept:
             return Entry(session)
+        if session.journal is not self._journal(store=store) and session.journal is self._memory:
+            self.leave(session)
+            raise private_session(session.key.id)
         reconciled = reconcile(session.conversation, chain, mode)
         if session.journal is not self._memory and not store:  # what is on the disk stays as it is
             try:
@@ -398,6 +401,8 @@ class Sessions:
         self._scheduler.copy(copy.handle, session.handle, fork.length)
         copy.written = True
         try:
+            if copy.snapshots is not None:
+                await copy.snapshots.copy(session, copy)
             await session.journal.fork(session.key, fork.id, num_messages, fork.length, now, named=True)
             if self._sessions.get(key) is copy:
                 self._list(copy)

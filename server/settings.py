@@ -254,6 +254,8 @@ def shown_default(field: FieldInfo) -> str:
         return field.default.human_readable(decimal=True).replace(".0", "")
     if isinstance(field.default, bool):
         return str(field.default).lower()
+    if field.default == ():
+        return "none"
     return "null" if field.default is None else f"{field.default}".removesuffix(".0")
 
 

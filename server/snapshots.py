@@ -51,6 +51,11 @@ class Snapshots:
         """It has had another turn."""
         self._sessions[session.handle] = self._unsaved[session.handle] = session
 
+    async def copy(self, source: Session, target: Session) -> None:
+        """The snapshot of one, if there is any, is another one's, too: a file is replaced, and never changed."""
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(self.path(target).hardlink_to, self.path(source))
+
     async def remove(self, session: Session) -> None:
         self._sessions.pop(session.handle, None)
         self._unsaved.pop(session.handle, None)

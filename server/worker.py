@@ -189,6 +189,7 @@ def run(options: EngineOptions, address: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # a terminal sends them to all: when to end is the parent's decision
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, args=(Path(address.removeprefix("ipc://")).parent,), daemon=True).start()
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     if options.threads:
         os.environ["OMP_NUM_THREADS"] = str(options.threads)
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:

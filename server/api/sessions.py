@@ -8,13 +8,15 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from server import body
-from server.errors import unavailable
+from server.errors import invalid, unavailable
 from server.lease import num_evicted
 from server.record import Key
 from server.replies import SessionCard, SessionDeleted, SessionList
 from server.schemas import NewSession
 from server.service import Loaded, Service
 from server.session import Session
+
+PAGE, MOST = 100, 1000  # sessions that are listed at once
 
 
 def build_router(service: Service) -> APIRouter:  # noqa: C901  one route after the other
@@ -54,8 +56,13 @@ def build_router(service: Service) -> APIRouter:  # noqa: C901  one route after 
 
     @router.get("/v1/sessions")
     async def list_sessions(http: HttpRequest) -> Response:
-        """The caller's own, those used last first."""
-        return _json(SessionList(data=[card(session) for session in loaded().sessions.listed(http.state.namespace)]))
+        """The caller's own, those used last first: at most `limit` of them, behind the one with the id `after`."""
+        limit, after = _page(http)
+        own = loaded().sessions.listed(http.state.namespace)
+        if after is not None:
+            ids = [session.conversation.id for session in own]
+            own = own[ids.index(after) + 1 :] if after in ids else []
+        return _json(SessionList(data=[card(session) for session in own[:limit]], has_more=len(own) > limit))
 
     @router.post("/v1/sessions")
     async def create_session(http: HttpRequest) -> Response:
@@ -81,6 +88,17 @@ def build_router(service: Service) -> APIRouter:  # noqa: C901  one route after 
         return _json(card(copy), 201)
 
     return router
+
+
+def _page(http: HttpRequest) -> tuple[int, str | None]:
+    """Raises `ApiError`."""
+    for name in http.query_params:
+        if name not in ("limit", "after"):
+            raise invalid(f"Unsupported parameter: '{name[:100]}' is not supported here.", name[:100])
+    limit = http.query_params.get("limit", str(PAGE))
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MOST):
+        raise invalid(f"'limit' takes a number from 1 to {MOST}.", "limit")
+    return int(limit), http.query_params.get("after")
 
 
 async def _id_asked(http: HttpRequest, service: Service) -> str | None:

@@ -184,7 +184,7 @@ def test_two_requests_at_once_in_one_session_come_one_after_the_other(server: Se
 
 
 def cards(server: Server) -> dict[str, dict[str, Any]]:
-    return {card["id"]: card for card in httpx.get(f"{server.url}/v1/sessions").json()["data"]}
+    return {card["id"]: card for card in httpx.get(f"{server.url}/v1/sessions?limit=1000").json()["data"]}
 
 
 def test_a_turn_that_is_given_up_leaves_the_session_as_it_was(server: Server) -> None:
@@ -221,6 +221,11 @@ def test_endpoints(server: Server) -> None:
     assert {made["id"], "mine", "copy"} <= set(cards(server))
     assert chat(server, [user("more")], "copy").rebuilt is None
     assert httpx.get(f"{url}/mine").json()["messages"] == 2
+    first = httpx.get(f"{url}?limit=1").json()
+    assert first["has_more"]
+    assert httpx.get(f"{url}?after={first['data'][0]['id']}").json()["data"][0]["id"] != first["data"][0]["id"]
+    for query in ("limit=0", "limit=x", "limit=1001", "before=x"):
+        assert httpx.get(f"{url}?{query}").status_code == 400
     assert httpx.get(f"{url}/nobody").status_code == httpx.delete(f"{url}/nobody").status_code == 404
 
 
@@ -234,6 +239,10 @@ def test_what_must_not_be_stored_is_found_in_no_file(tiny_model: Path, tmp_path:
         aside = chat(server, [user(secret)], "named", session_mode="append", store=False)
         assert (aside.matched, aside.rebuilt, aside.session != "named") == ("append", None, True)
         assert cards(server)["named"]["messages"] == 2
+        chat(server, [user(secret)], "private", store=False)
+        refused = server.post({"model": MODEL, "messages": [user("x")], "session_id": "private"})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "store")
+        assert chat(server, [user("x")], "private", store=False).matched == "append"
         stop(server)
     files = [path for path in (tmp_path / "sessions").rglob("*") if path.is_file()]
     assert files
@@ -281,6 +290,9 @@ def test_after_a_restart_sessions_go_on_as_if_nothing_had_been(
         if end is signal.SIGTERM:  # its cache was saved
             assert reply.rebuilt is None
             assert reply.read < 40
+        if end is signal.SIGTERM:
+            httpx.post(f"{server.url}/v1/sessions/me/fork", json={"id": "copy"})
+            assert chat(server, [user("more")], "copy").rebuilt is None
         assert chat(server, [user("more")], "me").matched == "append"
         assert chat(server, [user("hi"), assistant(named.text), user("x")], "me").rebuilt is None
         stop(server)
