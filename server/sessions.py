@@ -433,9 +433,12 @@ class Sessions:
         if self._disk is not None:
             keys.update(await self._disk.expired(time.time(), self._limits.ttl, self._limits.disk_bytes))
         keys.update(await self._memory.expired(time.time(), self._limits.ttl, MEMORY_BYTES))
+        num_surplus = max(0, len(self._sessions) - self._limits.sessions)
+        if not keys and not num_surplus:  # as a rule: all of them are not looked at for nothing
+            return
         used = sorted(self._sessions.values(), key=lambda session: session.conversation.last_used)
-        surplus = used[: max(0, len(used) - self._limits.sessions)]
-        old = {session: session.conversation.last_used for session in used if session.key in keys or session in surplus}
+        leaving = [*used[:num_surplus], *(session for session in used[num_surplus:] if session.key in keys)]
+        old = {session: session.conversation.last_used for session in leaving}
         for session, last_used in old.items():  # somebody may have come for one meanwhile
             if session.kept and session.is_free and session.conversation.last_used == last_used:
                 await self.delete(session)

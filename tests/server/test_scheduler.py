@@ -278,6 +278,16 @@ def test_a_copy_leaves_its_source_as_it_was() -> None:
     assert (first.state, copied.state) == (State.RUNNING, State.DONE)
 
 
+def test_no_copy_is_made_where_all_places_run() -> None:
+    scheduler, peer = start(places=1, host_bytes=100)
+    running = submit(scheduler, 3, "a")
+    peer.take_all()
+    scheduler.copy("b", "a", 2)
+    assert not peer.inbox
+    assert not scheduler.holds("b")
+    assert running.state is State.RUNNING
+
+
 def test_cancelled_a_session_is_as_before_its_turn() -> None:
     scheduler, peer = start()
     first = submit(scheduler, 1, "a")

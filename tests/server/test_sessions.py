@@ -10,7 +10,7 @@ from server.chain import Chain, Message
 from server.errors import ApiError
 from server.journal import Journal
 from server.messages import Close, Fork
-from server.record import JournalError, Key, StoredMessage
+from server.record import Branch, JournalError, Key, Record, StoredMessage
 from server.scheduler import Scheduler
 from server.seats import Seat
 from server.sessions import Entry, Limits, Sessions
@@ -144,6 +144,34 @@ def test_a_session_that_is_deleted_while_its_turn_is_kept_stays_deleted(
         assert await rig.disk.is_gone(Key(NAMESPACE, "me"))
         assert rig.sessions.listed(NAMESPACE) == []
         assert (await rig.enter(*messages)).reconciled is None  # nothing of it is found
+
+    with_rig(use, tmp_path)
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_a_session_that_is_deleted_around_its_first_turn_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Nothing of it is kept that the turn could miss: the record alone must know that it is not to begin one."""
+
+    async def use(rig: Rig) -> None:
+        await rig.sessions.create(Key(NAMESPACE, "me"))
+        entry = await rig.enter(user("SECRET"), name="me")
+        commit = rig.disk.commit
+
+        async def around(record: Record, branch: Branch | None = None) -> None:
+            if when == "before":
+                await rig.sessions.delete(entry.session)
+            await commit(record, branch)
+            if when == "behind":
+                await rig.sessions.delete(entry.session)
+
+        monkeypatch.setattr(rig.disk, "commit", around)
+        assert not await rig.keep(entry, user("SECRET"))
+        rig.sessions.leave(entry.session)
+        assert await rig.texts("me") is None
+        assert rig.sessions.listed(NAMESPACE) == []
+        assert (await rig.enter(user("SECRET"))).reconciled is None
 
     with_rig(use, tmp_path)
 
