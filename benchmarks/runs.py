@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.prompts import Prompt
-from decoding.acceptance import Tally
 from decoding.engine import Engine
+from decoding.tally import Tally
 from decoding.turn import Drafting, Fault, Sampling, Turn
 
 PLAIN = "autoregressive"

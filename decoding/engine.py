@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from cache.snapshot import Snapshot
-from decoding.acceptance import Tally
 from decoding.budget import Costs
 from decoding.description import Description
 from decoding.drafting import resolve
@@ -22,17 +21,22 @@ from decoding.processors import Processor, check
 from decoding.ranked import Ranked, rank
 from decoding.recycling import WIDTH, Successors
 from decoding.sampling import choose
+from decoding.scores import score
 from decoding.session import Session
 from decoding.sessions import Sessions
 from decoding.speculator import Speculator
 from decoding.step import Slice, Step
 from decoding.strategy import Draft
+from decoding.tally import Tally, credit
 from decoding.turn import Fault, Output, Sampling, Turn
 from decoding.verify import verify
 
 logger = logging.getLogger(__name__)
 
 _STRETCH = 2.0  # times as long as without prompts may a step take that others decode in
+_SCORED_ROWS = (
+    128  # of a prompt in a step, where each is scored: a row of logits takes as much as the vocabulary is large
+)
 _FLOOR = 0.02  # a guess that is right less often is not looked at, however cheap rows are
 
 
@@ -56,7 +60,7 @@ class Engine:
         self.costs = costs
         self.fingerprint = fingerprint(model, facts)  # the same where caches may be taken over from snapshots
         self._model = model
-        new_speculator = partial(Speculator, successors=Successors(facts.vocab_size), tally=self.tally)
+        new_speculator = partial(Speculator, successors=Successors(facts.vocab_size))
         self._sessions = Sessions(model, facts, new_speculator, Heads(head_bytes), self.fingerprint)
         self._steps = 0
         self._running: dict[str, Session] = {}  # in order of precedence: whoever was served goes to the end
@@ -91,7 +95,7 @@ class Engine:
         if keep is not None:
             session.forget(keep)
         session.start(turn, drafting)
-        if not session.cache.length:
+        if not session.cache.length and not turn.prompt_logprobs:
             self._sessions.warm(session, len(session.ids) - 1, snapshot)  # the last one decides the next token
         self._running[turn.session] = session
         return session.cached
@@ -184,9 +188,14 @@ class Engine:
     def plan(self) -> list[Work]:
         """The rows of the next step: what must be forwarded, and in the rows that are left what may save steps."""
         waiting = ((name, state.num_waiting()) for name, state in self._running.items())
-        shares = plan(waiting, self.facts.max_rows, self._prompt_rows)
+        shares = [self._within(share) for share in plan(waiting, self.facts.max_rows, self._prompt_rows)]
         drafts = self._draft([share.session for share in shares if share.decodes], sum(share.rows for share in shares))
         return [Work(share, drafts.get(share.session) or Draft() if share.complete else None) for share in shares]
+
+    def _within(self, share: Share) -> Share:
+        """As many rows of it as can be told of."""
+        most = _SCORED_ROWS if self._running[share.session].scores_prompt else share.rows
+        return share if share.rows <= most else Share(share.session, most, complete=False)
 
     def _prompt_rows(self, decoding: int) -> int:
         """Rows of prompts that make a step of so many sessions that decode at most `_STRETCH` times as long."""
@@ -232,7 +241,7 @@ class Engine:
             first = state.cache.length
             tokens = state.ids[first : first + share.rows]
             if draft is None or len(draft) == 1:
-                slices.append(Slice(state.cache, tokens, 0 if draft is None else 1))
+                slices.append(Slice(state.cache, tokens, _num_logits(state, share, draft)))
             else:
                 slices.append(Slice(state.cache, [*tokens, *draft.tokens[1:]], len(draft), draft.ancestors))
         began = time.perf_counter()
@@ -252,14 +261,15 @@ class Engine:
         first = 0
         for share, draft in work:
             state = self._running[share.session]
-            if draft is None:
-                state.cache.commit(range(share.rows))
-                self._sessions.keep_head(state)
-                continue
-            part = ranked.part(first, first + len(draft))
-            first += len(draft)
+            part = ranked.part(first, first + _num_logits(state, share, draft))
+            first += len(part.best)
             try:
-                results.extend(self._settle(share, state, draft, part))
+                if state.scores_prompt:
+                    state.score_prompt(part.logits)
+                if draft is None:
+                    state.cache.commit(range(share.rows))
+                else:
+                    results.extend(self._settle(share, state, draft, part.last(len(draft))))
                 self._sessions.keep_head(state)
             except Exception as error:
                 logger.exception("A session failed")
@@ -280,7 +290,11 @@ class Engine:
         verified = verify(draft, pick, turn.end_ids, min(room, state.most()), chain=state.cache.layout.exact)
         state.cache.commit(verified.nodes if len(draft) > 1 else range(share.rows))
         state.speculator.learn(draft, verified, ranked.best, ranked.likeliest, pending)
+        came = credit(draft, verified, state.speculator.sources)
+        if came is not None:
+            self.tally.add(came)
         tokens = verified.tokens
+        prompt_scores = state.take_prompt_scores()
         state.ids.extend(tokens)
         del self._running[share.session]
         ended = tokens[-1] in turn.end_ids
@@ -290,7 +304,18 @@ class Engine:
         else:
             self._running[share.session] = state
         finish: Literal["stop", "length"] | None = "stop" if ended else "length" if done else None
-        return [Output(session=share.session, tokens=tokens, length=len(state.ids), finish=finish)]
+        scores = [] if turn.logprobs is None else score(ranked.logits[verified.nodes], tokens, turn.logprobs)
+        return [
+            Output(
+                session=share.session,
+                tokens=tokens,
+                length=len(state.ids),
+                finish=finish,
+                scores=scores,
+                prompt_scores=prompt_scores,
+                credit=came,
+            )
+        ]
 
     def _cached(self, session: str) -> int:
         """Keys that its next query sees."""
@@ -303,6 +328,13 @@ class Engine:
         state.turn = None
         self._running.pop(session, None)
         state.renew()
+
+
+def _num_logits(state: Session, share: Share, draft: Draft | None) -> int:
+    """Rows of a share, the last ones, whose logits are wanted."""
+    if state.scores_prompt:
+        return share.rows
+    return 0 if draft is None else len(draft)
 
 
 def _pick(

@@ -23,6 +23,10 @@ class Ranked(NamedTuple):
         rows = slice(first, stop)
         return Ranked(self.logits[rows], self.best[rows], self.finite[rows], self.likeliest[rows])
 
+    def last(self, count: int) -> "Ranked":
+        """The last rows."""
+        return self.part(len(self.best) - count, len(self.best))
+
 
 def rank(logits: Tensor, count: int) -> Ranked:
     """count: how many tokens of each row are told."""

@@ -3,14 +3,17 @@
 from array import array
 from collections.abc import Callable, MutableSequence
 
+from torch import Tensor
+
 from cache.packed import Packed
 from cache.session_cache import SessionCache
 from cache.slab import UndoExhaustedError
 from decoding.drafting import MAX_ROWS
 from decoding.processors import Processor, processor_for
+from decoding.scores import score
 from decoding.speculator import Speculator
 from decoding.strategy import Draft, Limits
-from decoding.turn import Drafting, Turn
+from decoding.turn import Drafting, Scored, Turn
 
 NewSpeculator = Callable[[MutableSequence[int]], Speculator]
 
@@ -44,6 +47,7 @@ class Session:
         self.turn: Turn | None = None
         self.processor: Processor | None = None  # of the running turn, where it changes logits
         self.first = 0  # text position of the running turn's first generated token
+        self._prompt_scores: list[Scored] = []  # of the running turn
         self.spoilt = False  # whether a draft of this turn had keys that are no numbers: masking does not hide those
 
     @property
@@ -92,12 +96,34 @@ class Session:
         """A turn that was checked. drafting: resolved sizes."""
         self.ids.extend(turn.tokens)
         self.turn, self.first, self.spoilt = turn, len(self.ids), False
+        self._prompt_scores = []
         self.processor = processor_for(turn, self.rule, self.ids)
         self.speculator.begin(turn, drafting)
 
     def num_waiting(self) -> int:
         """Tokens to forward before the next one can be chosen."""
         return self.cache.waiting(len(self.ids))
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the next rows that are forwarded tell of the prompt's tokens."""
+        asked = self.turn is not None and self.turn.prompt_logprobs
+        return asked and self.cache.length < self.first - 1
+
+    def score_prompt(self, logits: Tensor) -> None:
+        """logits: of the next rows [rows, vocabulary], which are not committed yet."""
+        assert self.turn is not None
+        first = max(1, self.first - len(self.turn.tokens)) + len(self._prompt_scores)  # that has no score yet
+        behind = self.cache.length + 1  # what the first row tells of
+        stop = min(behind + len(logits), self.first)
+        if behind <= first < stop:  # rows are forwarded again where a policy recomputes
+            rows = logits[first - behind : stop - behind]
+            self._prompt_scores += score(rows, self.ids[first:stop], self.turn.logprobs or 0)
+
+    def take_prompt_scores(self) -> list[Scored]:
+        """All of them, once."""
+        scores, self._prompt_scores = self._prompt_scores, []
+        return scores
 
     def room(self) -> int:
         """How many tokens the running turn can still generate: the last one need not be forwarded."""

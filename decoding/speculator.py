@@ -2,7 +2,7 @@
 
 from collections.abc import MutableSequence, Sequence
 
-from decoding.acceptance import Acceptance, Tally
+from decoding.acceptance import Acceptance
 from decoding.drafts import Source
 from decoding.guesses import CONTEXT, Guesses, Guessing
 from decoding.pool import Pool
@@ -20,12 +20,11 @@ _RESTORED = 2**13  # tokens of a text that came at once which are indexed, the l
 class Speculator:
     """A session's own sources, what it has learnt of their success, and the strategy of its running turn."""
 
-    def __init__(self, ids: MutableSequence[int], successors: Successors, tally: Tally) -> None:
+    def __init__(self, ids: MutableSequence[int], successors: Successors) -> None:
         """ids: all tokens of the session, which others append to; successors: shared by sessions."""
         self._ids = ids
         self._restored = len(ids)
         self._successors = successors
-        self._tally = tally
         self._suffixes: Suffixes | None = None
         self._pool: Pool | None = None
         self._acceptances: dict[tuple[str, ...], Acceptance] = {}
@@ -38,9 +37,7 @@ class Speculator:
         if drafting.strategy in ("auto", "lookahead"):
             self._sources = self._asked(turn, drafting)
         names = tuple(source.name for source in self._sources)
-        acceptance = self._acceptances.setdefault(
-            names, Acceptance([type(source) for source in self._sources], self._tally)
-        )
+        acceptance = self._acceptances.setdefault(names, Acceptance([type(source) for source in self._sources]))
         guesses = Guesses(self._sources, acceptance, turn.end_ids)
         match drafting:
             case Drafting(strategy="auto"):
@@ -49,9 +46,14 @@ class Speculator:
                 window = Window(width, ngram, self._ids)
                 self._strategy = Lookahead(window, self._pool or Pool(), guesses, ngram, most)
             case Drafting(strategy="jacobi", window=int(width)):
-                self._strategy = Jacobi(width, self._ids, self._tally)
+                self._strategy = Jacobi(width, self._ids)
             case _:
                 self._strategy = Autoregressive()
+
+    @property
+    def sources(self) -> list[str]:
+        """Names, in the order of a draft's evidence."""
+        return [source.name for source in self._sources]
 
     @property
     def budgeted(self) -> bool:

@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+FLOOR = -9999.0  # of logarithms that are told: minus infinity is no JSON
+
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How the next token is chosen from its logits; temperature 0 is greedy, whatever the filters say."""
@@ -44,6 +46,23 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     min_tokens: int = 0  # none of them comes before so many tokens are generated
     drafting: Drafting | None = None  # None: the engine's own
     prediction: list[int] = []  # tokens that the client expects, to draft from
+    logprobs: int | None = None  # so many likeliest tokens are told with each generated one; None: nothing is
+    prompt_logprobs: bool = False  # the same with each of the turn's own tokens but a session's first; reads them all
+
+
+class Scored(msgspec.Struct, frozen=True, array_like=True):
+    """A token as the model saw it, before anything was done to its logits: natural logarithms, at least `FLOOR`."""
+
+    logprob: float
+    top: list[tuple[int, float]]  # the likeliest tokens, falling, and the smaller id first at ties
+
+
+class Credit(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a step's draft, by source; "window" where none proposed a token. Two that agree count both."""
+
+    drafted: dict[str, int]  # tokens that were forwarded
+    accepted: dict[str, int]  # of them, those that the model chose, too
+    sources: list[str]  # of each token of the step, the first that proposed it; "" for none
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +72,9 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     tokens: list[int]  # at least one
     length: int  # the session's tokens after the last of these; the next one will have this text position
     finish: Literal["stop", "length"] | None  # set on the turn's last output
+    scores: list[Scored] = []  # of the tokens, where the turn asks for them
+    prompt_scores: list[Scored] = []  # with the turn's first output, where it asks for them
+    credit: Credit | None = None  # where the step had a draft
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):

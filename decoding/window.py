@@ -8,7 +8,6 @@ So the window is drafted like guesses are, into the same trie; where the model a
 import random
 from collections.abc import Iterator, Sequence
 
-from decoding.acceptance import Tally
 from decoding.drafts import ROOT
 from decoding.guesses import Guesses
 from decoding.pool import Pool
@@ -93,8 +92,7 @@ class Lookahead(Strategy):
 class Jacobi(Strategy):
     """One chain of W - 1 guesses, all of them iterated in each step."""
 
-    def __init__(self, width: int, prompt: Sequence[int], tally: Tally) -> None:
-        self._tally = tally
+    def __init__(self, width: int, prompt: Sequence[int]) -> None:
         self._random = random.Random(0)
         self._prompt, self._length = prompt, width - 1
         self._chain = self._random.choices(prompt, k=self._length)
@@ -109,7 +107,5 @@ class Jacobi(Strategy):
 
     def learn(self, draft: Draft, verified: Verified, best: Sequence[int]) -> None:
         """What the model made of the chain behind the accepted tokens, and tokens of the prompt at its end."""
-        for node in range(1, len(draft)):
-            self._tally.add("window", node in verified.nodes)
         self._chain = list(best[len(verified.tokens) :]) if len(draft) > 1 else self._chain[1:]
         self._chain += self._random.choices(self._prompt, k=self._length - len(self._chain))

@@ -2,7 +2,7 @@
 
 import math
 
-from decoding.acceptance import Acceptance, Tally
+from decoding.acceptance import Acceptance
 from decoding.drafts import ROOT
 from decoding.guesses import Guesses, Guessing
 from decoding.pool import Pool
@@ -10,6 +10,7 @@ from decoding.prediction import Prediction
 from decoding.recycling import WIDTH, Successors
 from decoding.strategy import Draft, Limits
 from decoding.suffix import Suffixes
+from decoding.tally import Tally, credit
 from decoding.verify import Verified
 
 LIMITS = Limits(64, 64, 0.0)
@@ -67,7 +68,7 @@ def test_guesses_come_likeliest_first_share_beginnings_and_end_at_end_tokens() -
     successors = Successors(10)
     for token in range(10):
         successors.observe(token, [(token + rank) % 10 for rank in range(1, WIDTH + 1)])
-    guesses = Guesses([successors], Acceptance([Successors], Tally()), end_ids=[3])
+    guesses = Guesses([successors], Acceptance([Successors]), end_ids=[3])
     draft = Draft()
     guesses.grow(draft, [0, 1], Limits(20, 4, 0.0))
     assert len(draft) == 20
@@ -90,7 +91,7 @@ def test_guesses_come_likeliest_first_share_beginnings_and_end_at_end_tokens() -
 def test_guesses_below_the_floor_are_not_drafted() -> None:
     successors = Successors(10)
     successors.observe(1, range(2, 2 + WIDTH))
-    strategy = Guessing(Guesses([successors], Acceptance([Successors], Tally()), ()))
+    strategy = Guessing(Guesses([successors], Acceptance([Successors]), ()))
     assert len(strategy.draft([0, 1], LIMITS)) == 1 + WIDTH
     assert len(strategy.draft([0, 1], Limits(64, 64, 0.99))) == 1
     assert len(strategy.draft([1], LIMITS)) == 1  # one token is no context
@@ -98,7 +99,7 @@ def test_guesses_below_the_floor_are_not_drafted() -> None:
 
 def test_what_is_accepted_becomes_more_trusted_and_is_counted() -> None:
     tally = Tally()
-    acceptance = Acceptance([Suffixes, Successors], tally)
+    acceptance = Acceptance([Suffixes, Successors])
     both, one = (5, 1), (0, 2)
     prior = acceptance.chance(both)
     assert math.isclose(prior, 1 / (1 + math.exp(-Suffixes.odds[5] - Successors.odds[1])))
@@ -107,8 +108,13 @@ def test_what_is_accepted_becomes_more_trusted_and_is_counted() -> None:
     wrong = draft.place(ROOT, 8, 0.1, one)
     below = draft.place(right, 9, 0.1, both)
     draft.place(wrong, 9, 0.1, both)  # nothing is learnt of it: what stands before it was wrong
+    verified = Verified([7, 9, 4], [ROOT, right, below])
     for _ in range(50):
-        acceptance.learn(draft, draft.evidence, Verified([7, 9, 4], [ROOT, right, below]))
+        acceptance.learn(draft, draft.evidence, verified)
+        came = credit(draft, verified, ["suffix", "recycling"])
+        assert came is not None
+        assert came.sources == ["suffix", "suffix", ""]
+        tally.add(came)
     assert acceptance.chance(both) > 0.9 > prior
     assert acceptance.chance(one) < 0.05
     assert tally.drafted == {"suffix": 150, "recycling": 200}

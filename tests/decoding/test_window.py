@@ -5,13 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from decoding.acceptance import Acceptance, Tally
+from decoding.acceptance import Acceptance
 from decoding.drafting import num_rows
 from decoding.drafts import ROOT
 from decoding.guesses import Guesses
 from decoding.pool import Pool
 from decoding.strategy import Draft, Limits
-from decoding.turn import Drafting
+from decoding.tally import Tally, credit
+from decoding.turn import Credit, Drafting
 from decoding.verify import Verified, verify
 from decoding.window import Jacobi, Lookahead, Window
 
@@ -93,7 +94,7 @@ def test_follows_the_definition_from_warm_up_on(width: int, ngram: int) -> None:
 @pytest.mark.parametrize(("width", "ngram", "most"), [(5, 4, 3), (1, 2, 1), (3, 3, 0), (1, 5, 4), (6, 2, 2)])
 def test_lookahead_drafts_a_window_and_at_most_so_many_guesses(width: int, ngram: int, most: int, chain: bool) -> None:
     pool, tally = Pool(), Tally()
-    guesses = Guesses([pool], Acceptance([Pool], tally), ())
+    guesses = Guesses([pool], Acceptance([Pool]), ())
     strategy = Lookahead(Window(width, ngram, [1, 2, 3]), pool, guesses, ngram, most)
     sizes = Drafting(strategy="lookahead", window=width, ngram=ngram, guesses=most)
     text = [1, 2]
@@ -109,6 +110,8 @@ def test_lookahead_drafts_a_window_and_at_most_so_many_guesses(width: int, ngram
         best = [model([*text, *path_to(draft, node)][-3:]) for node in range(len(draft))]  # three tokens decide
         verified = verify(draft, lambda node, _, best=best: best[node], (), 100, chain=chain)  # type: ignore[misc]
         strategy.learn(draft, verified, best)
+        if came := credit(draft, verified, ["pool"]):
+            tally.add(came)
         text += verified.tokens
     if most and ngram > 2:  # a text of three tokens' memory repeats itself, and the pool knows it
         assert tally.accepted["pool"] > (20 if width > 1 else 0)
@@ -116,7 +119,7 @@ def test_lookahead_drafts_a_window_and_at_most_so_many_guesses(width: int, ngram
 
 def test_without_room_the_window_waits() -> None:
     pool = Pool()
-    guesses = Guesses([pool], Acceptance([Pool], Tally()), ())
+    guesses = Guesses([pool], Acceptance([Pool]), ())
     strategy = Lookahead(Window(5, 3, [1, 2, 3]), pool, guesses, 3, 2)
     assert len(strategy.draft([1, 2], Limits(3, 9, 0.0))) == 1
     strategy.learn(Draft(), Verified([5], [ROOT]), [5])
@@ -125,8 +128,7 @@ def test_without_room_the_window_waits() -> None:
 
 def test_jacobi_iterates_its_chain() -> None:
     """After k accepted tokens the chain is what the model made of it behind them; the prompt fills it up."""
-    tally = Tally()
-    jacobi = Jacobi(5, [1, 2, 3], tally)
+    jacobi = Jacobi(5, [1, 2, 3])
     draft = jacobi.draft([9], Limits(99, 99, 0.0))
     assert draft.parents[1:] == [0, 1, 2, 3]
     best = [draft.tokens[1], 20, 21, 22, 23]  # the first guess is right, the next is not
@@ -136,4 +138,4 @@ def test_jacobi_iterates_its_chain() -> None:
     again = jacobi.draft([20], Limits(99, 99, 0.0))
     assert again.tokens[1:4] == [21, 22, 23]
     assert again.tokens[4] in (1, 2, 3)
-    assert (tally.drafted["window"], tally.accepted["window"]) == (4, 1)
+    assert credit(draft, verified, []) == Credit(drafted={"window": 4}, accepted={"window": 1}, sources=["window", ""])
