@@ -31,4 +31,4 @@ def credit(draft: Draft, verified: Verified, sources: Sequence[str]) -> Credit |
     drafted = Counter(name for node in range(1, len(draft)) for name in names[node])
     accepted = Counter(name for node in verified.nodes[1:] for name in names[node])
     first = [names[node][0] for node in verified.nodes[1:]]
-    return Credit(drafted=dict(drafted), accepted=dict(accepted), sources=[*first, ""])
+    return Credit(rows=len(draft) - 1, drafted=dict(drafted), accepted=dict(accepted), sources=[*first, ""])

@@ -60,8 +60,9 @@ class Scored(msgspec.Struct, frozen=True, array_like=True):
 class Credit(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a step's draft, by source; "window" where none proposed a token. Two that agree count both."""
 
-    drafted: dict[str, int]  # tokens that were forwarded
-    accepted: dict[str, int]  # of them, those that the model chose, too
+    rows: int  # drafted tokens
+    drafted: dict[str, int]  # of them, each source's
+    accepted: dict[str, int]  # of these, those that the model chose, too
     sources: list[str]  # of each token of the step, the first that proposed it; "" for none
 
 

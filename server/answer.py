@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from server.request import Request
+from server.piece import Piece
+from server.request import Request, State
 from server.scheduler import Scheduler
 from server.transcript import Transcript
 
@@ -20,13 +21,18 @@ class Answer:
         transcript: Transcript,
         scheduler: Scheduler,
         deadline: float,
-        keep: Callable[[Transcript], Awaitable[None]],
+        keep: Callable[[Transcript], Awaitable[None]] | None = None,
     ) -> None:
         self._request = request
         self._scheduler = scheduler
         self._deadline = deadline  # in the event loop's time
         self._keep = keep
         self.transcript = transcript
+
+    @property
+    def begun(self) -> "Answer":
+        """Itself."""
+        return self
 
     @property
     def prompt_tokens(self) -> int:
@@ -37,8 +43,19 @@ class Answer:
     def cached_tokens(self) -> int:
         return self._request.cached
 
-    async def pieces(self, silence: float = 0) -> AsyncIterator[str]:
-        """Text that is not empty; an empty one after each `silence` seconds without any (0: never).
+    @property
+    def forwarded_tokens(self) -> int:
+        """Of the prompt, what was not cached."""
+        return self._request.forwarded
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """How long the prompt was read, up to the first token, and the rest of the answer generated."""
+        first, last = self._request.output_times
+        return max(0.0, first - self._request.times[State.RUNNING]), last - first
+
+    async def pieces(self, silence: float = 0) -> AsyncIterator[Piece]:
+        """Pieces with text; an empty one after each `silence` seconds without any (0: never).
 
         Raises `ApiError` where the request fails. Ends with the transcript's `finish_reason` set.
         """
@@ -49,25 +66,26 @@ class Answer:
                 patience = loop.time() + silence if silence else self._deadline
                 try:
                     async with asyncio.timeout_at(min(patience, self._deadline)):
-                        text = await self._next_text()
+                        piece = await self._next_piece()
                 except TimeoutError:
-                    text = self._end_late() if loop.time() >= self._deadline else ""
-                if text or self.transcript.finish_reason is None:
-                    yield text
-            await self._keep(self.transcript)
+                    piece = self._end_late() if loop.time() >= self._deadline else Piece()
+                if piece or self.transcript.finish_reason is None:
+                    yield piece
+            if self._keep is not None:
+                await self._keep(self.transcript)
         finally:
             late.cancel()
 
-    async def _next_text(self) -> str:
+    async def _next_piece(self) -> Piece:
         """Waits for a step that adds text or ends the answer."""
-        text = ""
-        while not text and self.transcript.finish_reason is None:
-            text = self.transcript.push(await self._request.output())
+        piece = Piece()
+        while not piece and self.transcript.finish_reason is None:
+            piece = self.transcript.push(await self._request.output())
         if self.transcript.keep is not None:
             self._scheduler.finish(self._request, self.transcript.keep)
-        return text
+        return piece
 
-    def _end_late(self) -> str:
+    def _end_late(self) -> Piece:
         self._finish()
         return self.transcript.end("length")
 
@@ -80,10 +98,17 @@ class LateAnswer:
 
     def __init__(self, begin: Callable[[Transcript], Awaitable[Answer]], transcript: Transcript) -> None:
         self._begin = begin
+        self._answer: Answer | None = None
         self.transcript = transcript
 
-    async def pieces(self, silence: float = 0) -> AsyncIterator[str]:
+    @property
+    def begun(self) -> Answer:
+        """Once it has been read from."""
+        assert self._answer is not None
+        return self._answer
+
+    async def pieces(self, silence: float = 0) -> AsyncIterator[Piece]:
         """As `Answer.pieces`, but silent until it begins."""
-        answer = await self._begin(self.transcript)
-        async for piece in answer.pieces(silence):
+        self._answer = await self._begin(self.transcript)
+        async for piece in self._answer.pieces(silence):
             yield piece

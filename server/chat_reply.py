@@ -1,32 +1,30 @@
 """An answer as a chat completion: one object, or a stream of chunks."""
 
-import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from server.answer import Answer, LateAnswer
-from server.errors import ApiError, internal
-from server.merged import merged
+from server.piece import Piece, Told
 from server.replies import (
     ChatChunk,
     ChatCompletion,
     Choice,
     ChunkChoice,
     Delta,
-    FinishReason,
     Identity,
+    Logprobs,
     Message,
     SessionBlock,
-    Usage,
+    TokenLogprob,
+    TopLogprob,
 )
-from server.sse import DONE, PING, event
+from server.reply import Reply
+from server.vocabulary import Vocabulary
 
-logger = logging.getLogger(__name__)
 
-
-class ChatReply:
-    """Either `whole` or `events` is to be used, once."""
+class ChatReply(Reply):
+    """Choices of one conversation."""
 
     def __init__(
         self,
@@ -34,62 +32,64 @@ class ChatReply:
         answers: Sequence[Answer | LateAnswer],
         describe: Callable[[], SessionBlock],
         *,
+        vocabulary: Vocabulary | None,
         include_usage: bool,
     ) -> None:
-        """answers: one for each choice, an `Answer` first. describe: the session, after that."""
-        self._identity = identity
-        self._answers = answers
+        """answers: one for each choice, an `Answer` first. describe: the session, after that. vocabulary: where
+        logprobs are told.
+        """
+        super().__init__(identity, answers, choices=len(answers), include_usage=include_usage)
         self._describe = describe
-        self._include_usage = include_usage
+        self._vocabulary = vocabulary
 
-    async def whole(self) -> bytes:
-        """Raises `ApiError`."""
-        async for _ in merged([answer.pieces() for answer in self._answers]):
-            pass
+    def _whole(self, pieces: Sequence[Sequence[Piece]]) -> ChatCompletion:
         choices = []
         for index, answer in enumerate(self._answers):
             text, reason = answer.transcript.text, answer.transcript.finish_reason
             assert reason is not None
-            choices.append(Choice(index=index, message=Message(content=text), finish_reason=reason))
-        identity = msgspec.structs.asdict(self._identity)
-        return msgspec.json.encode(
-            ChatCompletion(**identity, choices=choices, usage=self._usage(), session=self._describe())
+            logprobs = self._logprobs([told for piece in pieces[index] for told in piece.tokens])
+            choices.append(Choice(index=index, message=Message(content=text), logprobs=logprobs, finish_reason=reason))
+        return ChatCompletion(
+            **msgspec.structs.asdict(self._identity),
+            choices=choices,
+            usage=self._usage(),
+            timings=self._timings(),
+            session=self._describe(),
         )
 
-    async def events(self, ping_seconds: float) -> AsyncIterator[bytes]:
-        """A failure is an event, too, and the end always [DONE]: a stream that just ends passes for a whole one."""
-        try:
-            for index in range(len(self._answers)):
-                yield self._chunk(index, Delta(role="assistant", content=""))
-            async for index, piece in merged([answer.pieces(ping_seconds) for answer in self._answers]):
-                if piece is None:
-                    yield self._chunk(index, Delta(), self._answers[index].transcript.finish_reason)
-                else:
-                    yield self._chunk(index, Delta(content=piece)) if piece else PING
-            if self._include_usage:
-                yield self._event([], self._usage(), self._describe())
-        except ApiError as error:
-            yield event(error.encode())
-        except Exception:
-            logger.exception("A stream failed")
-            yield event(internal().encode())
-        yield DONE
+    def _first(self) -> list[msgspec.Struct]:
+        greeting = Delta(role="assistant", content="")
+        return [self._chunk(ChunkChoice(index=index, delta=greeting)) for index in range(len(self._answers))]
 
-    def _chunk(self, index: int, delta: Delta, reason: FinishReason | None = None) -> bytes:
-        usage = None if self._include_usage else msgspec.UNSET
-        return self._event([ChunkChoice(index=index, delta=delta, finish_reason=reason)], usage)
+    def _more(self, index: int, piece: Piece) -> list[msgspec.Struct]:
+        logprobs = self._logprobs(piece.tokens)
+        return [self._chunk(ChunkChoice(index=index, delta=Delta(content=piece.text), logprobs=logprobs))]
 
-    def _event(
-        self,
-        choices: list[ChunkChoice],
-        usage: Usage | msgspec.UnsetType | None,
-        session: SessionBlock | msgspec.UnsetType = msgspec.UNSET,
-    ) -> bytes:
-        identity = msgspec.structs.asdict(self._identity)
-        return event(msgspec.json.encode(ChatChunk(**identity, choices=choices, usage=usage, session=session)))
+    def _last(self, index: int) -> list[msgspec.Struct]:
+        reason = self._answers[index].transcript.finish_reason
+        return [self._chunk(ChunkChoice(index=index, delta=Delta(), finish_reason=reason))]
 
-    def _usage(self) -> Usage:
-        first = self._answers[0]
-        assert isinstance(first, Answer)
-        generated = sum(answer.transcript.num_tokens for answer in self._answers)
-        return Usage.of(first.prompt_tokens, generated, first.cached_tokens)
+    def _counted(self) -> ChatChunk:
+        return ChatChunk(
+            **msgspec.structs.asdict(self._identity),
+            choices=[],
+            usage=self._usage(),
+            timings=self._timings(),
+            session=self._describe(),
+        )
+
+    def _chunk(self, choice: ChunkChoice) -> ChatChunk:
+        return ChatChunk(**msgspec.structs.asdict(self._identity), choices=[choice], usage=self._no_usage)
+
+    def _logprobs(self, tokens: Sequence[Told]) -> Logprobs | None:
+        return None if self._vocabulary is None else Logprobs([_entry(told, self._vocabulary) for told in tokens])
+
+
+def _entry(told: Told, vocabulary: Vocabulary) -> TokenLogprob:
+    likeliest = [TopLogprob(*_spelt(token, vocabulary, logprob)) for token, logprob in told.scored.top]
+    return TokenLogprob(*_spelt(told.token, vocabulary, told.scored.logprob), likeliest)
+
+
+def _spelt(token: int, vocabulary: Vocabulary, logprob: float) -> tuple[str, float, list[int]]:
+    octets = vocabulary.octets(token)
+    return octets.decode(errors="replace"), logprob, list(octets)

@@ -1,18 +1,17 @@
 """Chat requests on their way into the worker: find the session, wait for its turn there, then for a place."""
 
 import asyncio
-import secrets
 
-import msgspec
-
-from decoding.drafting import DraftingError, resolve
 from decoding.suffix import LIMIT
-from decoding.turn import Drafting, Sampling, Turn
+from decoding.turn import Turn
+from server import asking
+from server.asking import another
 from server.body import LARGE_BODY
 from server.chain import Chain
-from server.errors import invalid, timed_out
+from server.errors import invalid
 from server.lease import Lease
-from server.request import DisplacedError, Request
+from server.placing import in_time, place
+from server.request import Request
 from server.schemas import ChatRequest
 from server.service import Loaded, Service
 
@@ -37,32 +36,22 @@ class ChatTurn:
 
     async def begin(self, namespace: bytes, name: str | None) -> None:
         """Returns when the request runs. Raises `ApiError` where it cannot, or not in time."""
-        seconds = self._service.settings.queue_timeout_seconds
+        settings = self._service.settings
+        seconds = settings.queue_timeout_seconds
         limit = min(self._deadline, asyncio.get_running_loop().time() + seconds)
-        try:
-            async with asyncio.timeout_at(limit):
-                await self._enter(namespace, name)
-                await self._run(await self._turn())
-        except TimeoutError:
-            raise timed_out(min(seconds, self._service.settings.request_timeout_seconds)) from None
+        async with in_time(limit, min(seconds, settings.request_timeout_seconds)):
+            await self._enter(namespace, name)
+            await self._run(await self._turn())
 
     async def branch(self, request: Request, number: int) -> "ChatTurn":
         """Another choice, once the prompt of this one is read: of that it costs a copy. Raises `ApiError`."""
         branch = ChatTurn(self._service, self._loaded, request, self.asked, self._deadline)
         try:
-            async with asyncio.timeout_at(self._deadline):
+            async with in_time(self._deadline, self._service.settings.request_timeout_seconds):
                 await self.request.prompt_read()
                 branch._lease = await self.lease.branch()
-                assert self.request.turn is not None
-                turn = self.request.turn
-                seed = (turn.sampling.seed + number) % 2**64
-                sampling = msgspec.structs.replace(turn.sampling, seed=seed)
-                session = branch.lease.session.handle
-                tokens = await branch.lease.tokens()
-                await branch._run(msgspec.structs.replace(turn, session=session, tokens=tokens, sampling=sampling))
-        except TimeoutError:
-            branch.leave()
-            raise timed_out(self._service.settings.request_timeout_seconds) from None
+                session, tokens = branch.lease.session.handle, await branch.lease.tokens()
+                await branch._run(another(self.request, number, session, tokens))
         except BaseException:
             branch.leave()
             raise
@@ -91,23 +80,16 @@ class ChatTurn:
         self._lease = Lease(loaded.sessions, entry, messages, loaded.template, loaded.facts, self._service.settings)
 
     async def _run(self, turn: Turn) -> None:
-        scheduler, lease, request = self._service.scheduler, self.lease, self.request
+        scheduler, lease = self._service.scheduler, self.lease
         if lease.begins_anew:
             scheduler.drop(turn.session)
-        held = lease.is_held(scheduler)
-        while True:
-            scheduler.submit(request, turn, await lease.placement(held=held), self.asked.priority)
-            try:
-                await request.admitted()
-            except DisplacedError:
-                held = False
-            else:
-                return
+        await place(scheduler, self.request, turn, lease.placement, self.asked.priority)
 
     async def _turn(self) -> Turn:
         """What the engine is asked. Raises `ApiError`."""
         asked, loaded, settings = self.asked, self._loaded, self._service.settings
-        sampling, drafting = _sampling(asked, loaded.facts.vocab_size), _drafting(asked, loaded.facts.max_rows)
+        facts = loaded.facts
+        sampling, drafting = asking.sampling(asked, facts.vocab_size), asking.drafting(asked, facts.max_rows)
         tokens = await self.lease.tokens()
         prediction: list[int] = []
         if asked.prediction:
@@ -118,37 +100,8 @@ class ChatTurn:
             sampling=sampling,
             max_tokens=asked.asked_tokens or settings.max_output_tokens,
             min_tokens=asked.min_tokens,
-            end_ids=loaded.facts.end_ids,
+            end_ids=asking.end_ids(asked, facts),
             drafting=drafting,
             prediction=prediction[:LIMIT],  # as much of it as is kept to draft from
+            logprobs=asked.told_logprobs,
         )
-
-
-def _sampling(asked: ChatRequest, vocab_size: int) -> Sampling:
-    """Raises `ApiError`."""
-    logit_bias = {int(token): bias for token, bias in asked.logit_bias.items()}
-    if max(logit_bias, default=0) >= vocab_size:
-        raise invalid(f"'logit_bias' takes the model's token ids, which are 0 to {vocab_size - 1}.", "logit_bias")
-    return Sampling(
-        # negative seeds are as good as others
-        seed=secrets.randbits(64) if asked.seed is None else asked.seed % 2**64,
-        temperature=asked.temperature,
-        top_k=asked.top_k,
-        top_p=asked.top_p,
-        min_p=asked.min_p,
-        presence_penalty=asked.presence_penalty,
-        frequency_penalty=asked.frequency_penalty,
-        repetition_penalty=asked.repetition_penalty,
-        logit_bias=logit_bias,
-    )
-
-
-def _drafting(asked: ChatRequest, max_rows: int) -> Drafting | None:
-    """Raises `ApiError`."""
-    if asked.lookahead is None:
-        return None
-    try:
-        return resolve(asked.lookahead.drafting, max_rows)
-    except DraftingError as error:
-        path = f"lookahead.{error.parameter}"
-        raise invalid(f"Invalid value for '{path}': {error}.", path, "invalid_value") from None

@@ -51,8 +51,8 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
     return ApiError(400, ErrorBody(message, "invalid_request_error", param, code))
 
 
-def context_length_exceeded(message: str) -> ApiError:
-    return invalid(message, "messages", "context_length_exceeded")
+def context_length_exceeded(message: str, param: str = "messages") -> ApiError:
+    return invalid(message, param, "context_length_exceeded")
 
 
 def model_not_found(model: str) -> ApiError:

@@ -13,7 +13,6 @@ from server.errors import context_length_exceeded, invalid
 from server.record import StoredMessage
 from server.replies import SessionBlock
 from server.request import Placement
-from server.scheduler import Scheduler
 from server.session import Session
 from server.sessions import Entry, Sessions
 from server.settings import Settings
@@ -91,7 +90,7 @@ class Lease:
         self._check()
         return self._tokens
 
-    async def placement(self, *, held: bool) -> Placement:
+    async def placement(self, held: bool) -> Placement:
         """How the worker comes to have what stays. held: whether it has the session."""
         ids = None if held else await self._octets()
         saved = self._entry.source or self.session
@@ -108,10 +107,6 @@ class Lease:
         kept = (await self._ids())[: self._start] if self._start else array("i")
         kept.extend(self._tokens[: self._reread])
         return kept.tobytes()
-
-    def is_held(self, scheduler: Scheduler) -> bool:
-        """Whether the worker has the session now."""
-        return scheduler.holds(self.session.handle)
 
     @property
     def begins_anew(self) -> bool:

@@ -13,10 +13,28 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     refusal: None = None
 
 
+class TopLogprob(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]  # also where they are a part of a character
+    top_logprobs: list[TopLogprob]
+
+
+class Logprobs(msgspec.Struct, frozen=True):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     index: int = 0
     message: Message
-    logprobs: None = None
+    logprobs: Logprobs | None = None
     finish_reason: FinishReason
 
 
@@ -28,7 +46,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     index: int = 0
     delta: Delta
-    logprobs: None = None
+    logprobs: Logprobs | None = None
     finish_reason: FinishReason | None = None
 
 
@@ -36,16 +54,32 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
 
 
-class Usage(msgspec.Struct, frozen=True):
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int = 0
+    accepted_prediction_tokens: int = 0  # that "prediction" guessed, and the model chose
+    rejected_prediction_tokens: int = 0  # that it guessed, and the model did not choose
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
-    @classmethod
-    def of(cls, prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> "Usage":
-        details = PromptTokensDetails(cached_tokens)
-        return cls(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, details)
+
+class Timings(msgspec.Struct, frozen=True):
+    """As llama.cpp's: tokens of the prompt that were cached and read, tokens generated, and how long that took."""
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_second: float
+    draft_n: int
+    draft_n_accepted: int
 
 
 class SessionBlock(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +114,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[Choice]
     usage: Usage
+    timings: Timings
     session: SessionBlock  # ours
 
 
@@ -91,7 +126,39 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[ChunkChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET  # null in all chunks but the last, where it was asked for
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET  # beside the usage
     session: SessionBlock | msgspec.UnsetType = msgspec.UNSET  # ours, beside the usage
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Of each token; null where nothing comes before it."""
+
+    text_offset: list[int]  # characters of the choice's text before it
+    token_logprobs: list[float | None]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None]  # the likeliest, and the token itself
+
+
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a whole completion, or of a chunk of it, which has no reason but at its end."""
+
+    index: int = 0
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: FinishReason | None
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole one, or a chunk."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from enum import Enum
 
 import msgspec
 
-from decoding.turn import Output, Turn
+from decoding.turn import Output, Scored, Turn
 from server.errors import ApiError
 
 
@@ -56,6 +56,8 @@ class Request:
     cached: int = 0  # of its prompt, what the worker need not forward
     forwarded: int = 0
     error: ApiError | None = None
+    output_times: tuple[float, float] = (0.0, 0.0)  # of the first output and the last one
+    prompt_scores: list[Scored] = field(default_factory=list)  # where its turn asks for them, with the first output
 
     _outputs: deque[Output] = field(default_factory=deque)
     _unread: int = 0  # tokens in them
@@ -86,9 +88,11 @@ class Request:
             self._begun.set()
             self._ended.set()
 
-    def deliver(self, output: Output) -> int:
+    def deliver(self, output: Output, now: float) -> int:
         """Never waits. Returns how many tokens the reader has not taken yet."""
         self.length = output.length
+        self.output_times = (self.output_times[0] or now, now)
+        self.prompt_scores += output.prompt_scores
         self._outputs.append(output)
         self._unread += len(output.tokens)
         self._begun.set()

@@ -313,7 +313,7 @@ class Scheduler:
         request = self._by_session.get(output.session)
         if request is None or request.state is not State.RUNNING:
             return  # generated before the worker learnt that nobody wants it
-        if request.deliver(output) > self._max_unread:
+        if request.deliver(output, self._clock()) > self._max_unread:
             request.error = slow_reader()
             self.cancel(request)
         elif output.finish is not None:

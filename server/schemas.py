@@ -1,6 +1,5 @@
 """What clients may ask for. Strict: nothing is coerced, null is absent, and nothing is accepted that has no effect."""
 
-import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -21,6 +20,8 @@ from server.template import Message
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
+MAX_STOP_IDS = 128
+MAX_LOGPROBS = 20
 MAX_BIASES = 300
 MAX_CHOICES = 128
 ROLES = frozenset({"system", "developer", "user", "assistant"})
@@ -52,15 +53,20 @@ def _as_list(stop: Any) -> Any:
     raise PydanticCustomError("stop", "Input should be a string or a list of strings")
 
 
-def _only(supported: Any) -> AfterValidator:
-    """For what is not supported yet: taken with the value that asks for nothing, which many clients always send."""
+def _as_prompts(prompt: Any) -> Any:
+    """One text, one list of ids, or a list of either."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, list) and prompt:
+        if _are_ids(prompt):
+            return [prompt]
+        if all(isinstance(one, str) or (isinstance(one, list) and _are_ids(one)) for one in prompt):
+            return prompt
+    raise PydanticCustomError("prompt", "Input should be a string, a list of token ids, or a list of either")
 
-    def check(value: Any) -> Any:
-        if value != supported:
-            raise PydanticCustomError("not_supported", f"Not supported yet, except as {json.dumps(supported)}")
-        return value
 
-    return AfterValidator(check)
+def _are_ids(values: list[Any]) -> bool:
+    return all(type(value) is int and 0 <= value < 2**31 for value in values)
 
 
 def _check_token_id(key: str) -> str:
@@ -75,6 +81,7 @@ OutputTokens = Annotated[int, Field(ge=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 SessionId = Annotated[str, Field(pattern=f"^{SESSION_ID}$")]
 TokenId = Annotated[str, AfterValidator(_check_token_id)]
+PromptId = Annotated[int, Field(ge=0, lt=2**31)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
@@ -181,15 +188,12 @@ class NewSession(Strict):
     id: SessionId | None = None  # of the new one; else the server makes one that nobody can guess
 
 
-class ChatRequest(Strict):
-    """Body of POST /v1/chat/completions."""
+class Generation(Strict):
+    """What chats and completions have in common."""
 
     model: Text
-    messages: Annotated[list[ChatMessage], Field(min_length=1), WrapValidator(_fast)]
     stream: bool = False
     stream_options: StreamOptions | None = None
-    max_completion_tokens: OutputTokens | None = None
-    max_tokens: OutputTokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
     top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -202,24 +206,54 @@ class ChatRequest(Strict):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     stop: Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_as_list)] = []
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MAX_STOP_IDS)] = []
+    ignore_eos: bool = False  # the model's end tokens are tokens like others
 
-    # These change how fast an answer comes, and nothing of it.
-    prediction: Prediction | None = None
     lookahead: Lookahead | None = None
-
-    # Whose turn it is (docs/sessions.md).
-    session_id: SessionId | None = None
-    session_mode: Literal["append"] | None = None
-    store: bool | None = None  # false: nothing of it reaches the disk
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0  # lower is served first
 
     # Hints, which ask for nothing.
     user: Text | None = None
     metadata: dict[Text, Text] | None = None
 
-    logprobs: Annotated[bool, _only(supported=False)] = False
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class ChatRequest(Generation):
+    """Body of POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1), WrapValidator(_fast)]
+    max_completion_tokens: OutputTokens | None = None
+    max_tokens: OutputTokens | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     response_format: TextFormat | None = None
+
+    # What the answer is expected to be: it changes how fast it comes, and nothing of it.
+    prediction: Prediction | None = None
+
+    # Whose turn it is (docs/sessions.md).
+    session_id: SessionId | None = None
+    session_mode: Literal["append"] | None = None
+    store: bool | None = None  # false: nothing of it reaches the disk
 
     @property
     def asked_tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def told_logprobs(self) -> int | None:
+        """So many likeliest tokens are told with each; None: no logprobs."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class CompletionRequest(Generation):
+    """Body of POST /v1/completions."""
+
+    prompt: Annotated[list[Text | list[PromptId]], Field(min_length=1), BeforeValidator(_as_prompts)]
+    max_tokens: Annotated[int, Field(ge=0)] = 16
+    echo: bool = False
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    best_of: int | None = None  # as many as n: none is thrown away

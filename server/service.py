@@ -16,6 +16,7 @@ from server.scheduler import Scheduler
 from server.sessions import Sessions
 from server.settings import Settings
 from server.template import ChatTemplate, TokenizerError
+from server.vocabulary import Vocabulary
 
 DIGESTED = 100_000  # bytes of a body, at both ends
 FINGERPRINTED = ("sinkahead", "torch", "transformers")
@@ -31,6 +32,7 @@ class Loaded:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
+        self.vocabulary = Vocabulary(self.template.tokenizer)
         name = Path(self.facts.model).name
         shaping = msgspec.structs.replace(
             self.facts, model=name, load_seconds=0.0, max_sessions=0, host_bytes=0, step_seconds={}

@@ -9,7 +9,8 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from server import body
+from decoding.options import EngineFacts
+from server import asking, body
 from server.answer import Answer, LateAnswer
 from server.chat_reply import ChatReply
 from server.chat_turn import ChatTurn
@@ -37,7 +38,7 @@ def build_router(service: Service) -> APIRouter:
             stack.callback(service.scheduler.cancel, request)
             asked = await body.validate(raw, ChatRequest)
             service.check_model(asked.model)
-            _check(asked, settings.max_output_tokens)
+            _check(asked, settings.max_output_tokens, loaded.facts)
             name = session_name(http, asked.session_id, asked.session_mode)
             turn = ChatTurn(service, loaded, request, asked, deadline)
             stack.callback(turn.leave)
@@ -64,16 +65,11 @@ def session_name(http: HttpRequest, in_body: str | None, mode: str | None) -> st
     return name
 
 
-def _check(asked: ChatRequest, max_output_tokens: int) -> None:
+def _check(asked: ChatRequest, max_output_tokens: int, facts: EngineFacts) -> None:
     """What the schema alone cannot tell. Raises `ApiError`."""
-    if asked.stream_options is not None and not asked.stream:
-        raise invalid("'stream_options' is only allowed with 'stream': true.", "stream_options")
-    for name in ("max_completion_tokens", "max_tokens"):
-        if (getattr(asked, name) or 0) > max_output_tokens:
-            raise invalid(f"'{name}' may be at most {max_output_tokens} here.", name)
-    most = asked.asked_tokens or max_output_tokens
-    if asked.min_tokens > most:
-        raise invalid(f"'min_tokens' may be at most {most}, the most tokens that are generated.", "min_tokens")
+    asking.check(asked, asked.asked_tokens or max_output_tokens, max_output_tokens, facts)
+    if asked.top_logprobs is not None and not asked.logprobs:
+        raise invalid("'top_logprobs' is only allowed with 'logprobs': true.", "top_logprobs")
 
 
 def _another(service: Service, request: Request, stack: ExitStack) -> Request:
@@ -87,12 +83,13 @@ def _reply(
     service: Service, loaded: Loaded, turn: ChatTurn, others: list[Request], stack: ExitStack, deadline: float
 ) -> ChatReply:
     asked, scheduler = turn.asked, service.scheduler
+    vocabulary = loaded.vocabulary if asked.logprobs else None
 
     def answer(turn: ChatTurn, transcript: Transcript) -> Answer:
         return Answer(turn.request, transcript, scheduler, deadline, turn.lease.keep)
 
     def transcript() -> Transcript:
-        return Transcript(loaded.template.tokenizer, asked.stop)
+        return Transcript(loaded.template.tokenizer, asked.stop, vocabulary)
 
     def late(request: Request, number: int) -> LateAnswer:
         async def begin(transcript: Transcript) -> Answer:
@@ -107,7 +104,10 @@ def _reply(
     answers: list[Answer | LateAnswer] = [answer(turn, transcript())]
     answers += (late(request, number) for number, request in enumerate(others, 1))
     identity = Identity(f"chatcmpl-{turn.request.id}", int(time.time()), asked.model, loaded.fingerprint)
-    include_usage = asked.stream_options is not None and asked.stream_options.include_usage
     return ChatReply(
-        identity, answers, lambda: turn.lease.describe(turn.request.forwarded), include_usage=include_usage
+        identity,
+        answers,
+        lambda: turn.lease.describe(turn.request.forwarded),
+        vocabulary=vocabulary,
+        include_usage=asked.include_usage,
     )

@@ -138,4 +138,6 @@ def test_jacobi_iterates_its_chain() -> None:
     again = jacobi.draft([20], Limits(99, 99, 0.0))
     assert again.tokens[1:4] == [21, 22, 23]
     assert again.tokens[4] in (1, 2, 3)
-    assert credit(draft, verified, []) == Credit(drafted={"window": 4}, accepted={"window": 1}, sources=["window", ""])
+    assert credit(draft, verified, []) == Credit(
+        rows=4, drafted={"window": 4}, accepted={"window": 1}, sources=["window", ""]
+    )

@@ -34,7 +34,7 @@ class Rig:
         self.kept.append(transcript.text)
 
     async def text(self) -> str:
-        return "".join([piece async for piece in self.answer.pieces()])
+        return "".join([piece.text async for piece in self.answer.pieces()])
 
     def deliver(self, text: str, end: bool = False) -> None:
         tokens = TOKENIZER.encode(text).ids
@@ -48,7 +48,7 @@ def test_each_step_is_a_piece_also_when_the_reader_is_late() -> None:
         rig = Rig()
         for text, end in (("a", False), ("bc", False), ("d", True)):
             rig.deliver(text, end)
-        return [piece async for piece in rig.answer.pieces()]
+        return [piece.text async for piece in rig.answer.pieces()]
 
     assert asyncio.run(run()) == ["a", "bc", "d"]
 
@@ -57,11 +57,11 @@ def test_silence_is_told_and_held_text_is_silence() -> None:
     async def run() -> None:
         rig = Rig(stops=["xy"])
         pieces = rig.answer.pieces(silence=0.02)
-        assert await anext(pieces) == ""
+        assert (await anext(pieces)).text == ""
         rig.deliver("x")
-        assert await anext(pieces) == ""
+        assert (await anext(pieces)).text == ""
         rig.deliver("z")
-        assert await anext(pieces) == "xz"
+        assert (await anext(pieces)).text == "xz"
 
     asyncio.run(run())
 
@@ -95,13 +95,13 @@ def test_the_time_limit_ends_a_turn_whose_reader_stands_still() -> None:
         rig = Rig(seconds=0.05)
         rig.deliver("a")
         pieces = rig.answer.pieces()
-        assert await anext(pieces) == "a"
+        assert (await anext(pieces)).text == "a"
         rig.deliver("b")
         await asyncio.sleep(0.1)
         assert rig.request.state is State.FINISHING
         assert Finish(rig.request.id, keep=len(PROMPT) + 2) in rig.sent
         rig.deliver("c")
-        assert [piece async for piece in pieces] == ["b"]
+        assert [piece.text async for piece in pieces] == ["b"]
         assert rig.transcript.finish_reason == "length"
 
     asyncio.run(run())
@@ -113,7 +113,7 @@ def test_a_failure_comes_behind_what_was_generated() -> None:
         rig.deliver("a")
         rig.scheduler.fail_all(engine_failed())
         pieces = rig.answer.pieces()
-        assert await anext(pieces) == "a"
+        assert (await anext(pieces)).text == "a"
         with pytest.raises(ApiError):
             await anext(pieces)
 

@@ -96,7 +96,7 @@ def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
         ("session_id", ['""', '"a b"', "5", '"' + "x" * 129 + '"']),
         ("session_mode", ['"all"']),
         ("priority", ["1.5", '"high"', "2147483648"]),
-        ("logprobs", ["true", "5"]),
+        ("logprobs", ["1", "5"]),
         ("frequency_penalty", ["2.1", "-2.1", '"1"', "true", "NaN"]),
         ("presence_penalty", ["2.1", "-2.1", '"1"', "true", "1e999"]),
         ("repetition_penalty", ["0", "-1", "2.1", "1e-300", '"1"', "true", "NaN"]),
@@ -121,7 +121,7 @@ def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
         ("response_format", ["5"]),
         ("response_format.type", ['{"type": "json_object"}']),
         ("tools", ["[]"]),
-        ("top_logprobs", ["0"]),
+        ("top_logprobs", ["-1", "21", "true"]),
         ("no_such_thing", ["1"]),
     ],
 )

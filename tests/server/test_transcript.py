@@ -34,7 +34,7 @@ def result_of(outputs: list[Output], stops: list[str]) -> tuple[str, str | None,
     transcript = Transcript(TOKENIZER, stops)
     text = ""
     for output in outputs:
-        text += transcript.push(output)
+        text += transcript.push(output).text
         if transcript.finish_reason is not None:
             break
     return text, transcript.finish_reason, transcript.num_tokens, transcript.keep

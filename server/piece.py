@@ -1,0 +1,25 @@
+"""What one step adds to an answer."""
+
+from dataclasses import dataclass, field
+
+from decoding.turn import Scored
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A token whose text has begun, where logprobs are asked for."""
+
+    token: int
+    offset: int  # characters of the answer before it
+    scored: Scored
+
+
+@dataclass(slots=True)
+class Piece:
+    """Empty and false where nothing came in a while."""
+
+    text: str = ""
+    tokens: list[Told] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.text)
