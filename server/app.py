@@ -132,7 +132,7 @@ class _Process:
         """Load the model, then keep a worker running."""
         if self._settings.persist:
             self._folder_lock = lock(sessions_folder(self._settings))
-        loading_template = asyncio.to_thread(ChatTemplate.load, self._folder)
+        loading_template = asyncio.to_thread(self._load_template)
         facts, template = await asyncio.gather(self._supervisor.load(), loading_template)
         check_together(self._settings, facts, template)
         kept = await open_sessions(self._settings, self._scheduler, facts, template)
@@ -141,6 +141,9 @@ class _Process:
         logger.info("Ready; Ctrl-C ends it")
         self._tidying = asyncio.create_task(kept.tidy())
         await self._supervisor.run()
+
+    def _load_template(self) -> ChatTemplate:
+        return ChatTemplate.load(self._folder, keep_thinking=self._settings.thinking == "keep")
 
     async def _drain(self) -> None:
         """What is under way may end within the time set; then it is ended."""

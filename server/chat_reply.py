@@ -45,10 +45,11 @@ class ChatReply(Reply):
     def _whole(self, pieces: Sequence[Sequence[Piece]]) -> ChatCompletion:
         choices = []
         for index, answer in enumerate(self._answers):
-            text, reason = answer.transcript.text, answer.transcript.finish_reason
+            told, reason = answer.transcript, answer.transcript.finish_reason
             assert reason is not None
+            message = Message(content=told.text, reasoning_content=told.thought or msgspec.UNSET)
             logprobs = self._logprobs([told for piece in pieces[index] for told in piece.tokens])
-            choices.append(Choice(index=index, message=Message(content=text), logprobs=logprobs, finish_reason=reason))
+            choices.append(Choice(index=index, message=message, logprobs=logprobs, finish_reason=reason))
         return ChatCompletion(
             **msgspec.structs.asdict(self._identity),
             choices=choices,
@@ -63,7 +64,8 @@ class ChatReply(Reply):
 
     def _more(self, index: int, piece: Piece) -> list[msgspec.Struct]:
         logprobs = self._logprobs(piece.tokens)
-        return [self._chunk(ChunkChoice(index=index, delta=Delta(content=piece.text), logprobs=logprobs))]
+        delta = Delta(content=piece.text or None, reasoning_content=piece.thought or None)
+        return [self._chunk(ChunkChoice(index=index, delta=delta, logprobs=logprobs))]
 
     def _last(self, index: int) -> list[msgspec.Struct]:
         reason = self._answers[index].transcript.finish_reason

@@ -18,8 +18,9 @@ class Told:
 class Piece:
     """Empty and false where nothing came in a while."""
 
-    text: str = ""
+    text: str = ""  # of the answer
+    thought: str = ""  # before it
     tokens: list[Told] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.text)
+        return bool(self.text or self.thought)

@@ -10,6 +10,7 @@ FinishReason = Literal["stop", "length"]
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] = "assistant"
     content: str
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET  # where the model thinks before it answers
     refusal: None = None
 
 
@@ -41,6 +42,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,7 +98,9 @@ class Reply(ABC):
             total_tokens=prompt + generated,
             prompt_tokens_details=PromptTokensDetails(sum(answer.cached_tokens for answer in self._prompts)),
             completion_tokens_details=CompletionTokensDetails(
-                accepted_prediction_tokens=accepted, rejected_prediction_tokens=drafted - accepted
+                reasoning_tokens=sum(transcript.num_thought for transcript in transcripts),
+                accepted_prediction_tokens=accepted,
+                rejected_prediction_tokens=drafted - accepted,
             ),
         )
 

@@ -1,7 +1,7 @@
 """What clients may ask for. Strict: nothing is coerced, null is absent, and nothing is accepted that has no effect."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -103,12 +103,20 @@ class ChatMessage(Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[list[TextPart], BeforeValidator(_as_parts)]
     name: Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_check_unicode)] | None = None
+    reasoning_content: Text | None = None  # of an assistant's: what it thought before, for templates that show it
+
+    @model_validator(mode="after")
+    def _only_assistants_think(self) -> Self:
+        if self.reasoning_content is not None and self.role != "assistant":
+            raise PydanticCustomError("role", "Only messages of the assistant have 'reasoning_content'")
+        return self
 
     def plain(self) -> Message:
         """As templates take it, and as it is kept. They know no developers: theirs is the word of the system."""
         role = "system" if self.role == "developer" else self.role
         message = {"role": role, "content": "".join(part.text for part in self.content)}
-        return message if self.name is None else {**message, "name": self.name}
+        told = {"name": self.name, "reasoning_content": self.reasoning_content}
+        return message | {key: value for key, value in told.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

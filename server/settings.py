@@ -111,6 +111,9 @@ class Settings(BaseSettings):
         7 * 86400.0, "Sessions", "a conversation that nobody goes on with is forgotten after this time", gt=0
     )
     disk: ByteSize = setting(ByteSize(10_000_000_000), "Sessions", "most disk space they take, as 10GB", ge=1)
+    thinking: Literal["strip", "keep"] = setting(
+        "strip", "Sessions", "strip or keep what a model thinks before it answers, in what later turns see"
+    )
     max_sessions: int = setting(100_000, "Sessions", "most conversations; the one unused for longest leaves", ge=1)
 
     strategy: StrategyName = setting(

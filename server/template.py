@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Self
 from jinja2 import TemplateError
 from tokenizers import AddedToken, Tokenizer
 
+from server.reasoning import KNOWN_TAGS
+
 if TYPE_CHECKING:  # takes seconds, in which the server should answer already that it is loading
     from transformers import PreTrainedTokenizerFast
 
@@ -37,7 +39,8 @@ class ChatTemplate:
     written in a message stays text. Only the template makes control tokens.
     """
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerFast") -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerFast", *, keep_thinking: bool = False) -> None:
+        """keep_thinking: what was thought before a reply stays in the conversation, whatever the template says."""
         self._template = tokenizer
         self.tokenizer = _copy(tokenizer.backend_tokenizer)
         self._literal = _copy(tokenizer.backend_tokenizer)  # reads control tokens as text
@@ -52,12 +55,14 @@ class ChatTemplate:
         self._protected_in_messages = re.compile("|".join(map(re.escape, self._protected)))
         probe = [{"role": "user", "content": "-", "name": "sinkahead-probe"}]
         self.shows_names = "sinkahead-probe" in self._render(probe)
-        self.grows = self._grows()
+        self.tags = next((tags for tags in KNOWN_TAGS if tags.close in str(tokenizer.chat_template)), None)
+        self.opens = self.tags is not None and self._render(probe[:1]).rstrip().endswith(self.tags.open)
+        self.grows = self._grows_behind("said {}") and (keep_thinking or self._grows_thinking())
         parts = self.tokenizer.to_str(), str(tokenizer.chat_template)
         self.identity = blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()  # of what makes ids of text
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
+    def load(cls, folder: Path, *, keep_thinking: bool = False) -> Self:
         """Raises `TokenizerError`."""
         from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -70,7 +75,7 @@ class ChatTemplate:
         if not tokenizer.chat_template:
             raise TokenizerError("the model has no chat template")
         try:
-            return cls(tokenizer)
+            return cls(tokenizer, keep_thinking=keep_thinking)
         except MessagesError as error:
             raise TokenizerError(f"the chat template cannot be used: {error}") from error
 
@@ -95,15 +100,16 @@ class ChatTemplate:
             return ids[ids.index(control) + 1 :]
         return self._tokenize(text, plain=guarded == list(messages))
 
-    def _grows(self) -> bool:
+    def _grows_thinking(self) -> bool:
+        """The same where the model thinks: its template, or we, drop what was thought."""
+        return self.tags is None and self._grows_behind("<think>thought {}</think>said {}")
+
+    def _grows_behind(self, reply: str) -> bool:
         """Whether a conversation that goes on is rendered as before, with more behind it, whatever came before.
 
         Some templates change what they said: they mark the last message, or drop what was thought. With those the
         whole conversation is rendered at each turn.
         """
-        return all(map(self._grows_behind, ("said {}", "<think>thought {}</think>said {}")))
-
-    def _grows_behind(self, reply: str) -> bool:
         chat = []
         for number in range(3):
             chat += [{"role": "user", "content": f"user {number}"}]
@@ -112,7 +118,7 @@ class ChatTemplate:
         for system in ([], [{"role": "system", "content": "s"}]):
             for new in (more, [*chat[:2], *more]):
                 try:
-                    before = self._render([*system, *chat[:-1]])
+                    before = self._unopened(self._render([*system, *chat[:-1]]))
                     longer = self._render([*system, *chat, *new])
                     whole = self._render([*system, *chat[:-1], {"role": "assistant", "content": REPLY}, *new])
                     alone = self._render([*system, chat[0], {"role": "assistant", "content": REPLY}, *new])
@@ -128,6 +134,10 @@ class ChatTemplate:
                 if whole.partition(REPLY)[2] != behind or not longer.endswith(behind):
                     return False
         return True
+
+    def _unopened(self, text: str) -> str:
+        """Without the tag before what the assistant thinks next: no reply is rendered with it."""
+        return text.rstrip().removesuffix(self.tags.open) if self.tags is not None and self.opens else text
 
     def _tokenize(self, text: str, *, plain: bool) -> list[int]:
         """plain: the messages in it had nothing that looks like a control token."""

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 from decoding.turn import Output
 from server.detokenizer import Detokenizer
 from server.piece import Piece, Told
+from server.reasoning import Reasoning
 from server.replies import FinishReason
 from server.stops import StopMatcher
 from server.vocabulary import Vocabulary
@@ -21,19 +22,24 @@ class Transcript:
         tokenizer: Tokenizer,
         stops: Iterable[str],
         vocabulary: Vocabulary | None = None,
+        reasoning: Reasoning | None = None,
         *,
         empty: bool = False,
     ) -> None:
         """vocabulary: where the outputs have scores, which are to be told. empty: nothing of the outputs is."""
+        self._reasoning = reasoning or Reasoning(None)
         self._vocabulary = vocabulary
         self._empty = empty
         self._detokenizer = Detokenizer(tokenizer)
         self._matcher = StopMatcher(stops)
         self._untold: deque[Told] = deque()  # tokens whose text has not begun yet
         self._produced = 0  # characters, delivered or held back
+        self._passed = 0  # of these, before any stop string
         self.num_tokens = 0  # delivered, with the one that ended the answer
         self.kept: list[int] = []  # those that stay in the session: all but an end token, which templates write
         self.text = ""  # delivered
+        self.thought = ""  # the same, before the answer
+        self.num_thought = 0  # tokens
         self.drafted: Counter[str] = Counter()  # tokens by source
         self.accepted: Counter[str] = Counter()
         self.num_drafted = 0
@@ -51,10 +57,17 @@ class Transcript:
             self.accepted.update(output.credit.accepted)
             self.num_drafted += output.credit.rows
             self.num_accepted += len(output.tokens) - 1
-        return self._deliver(self._push(output))
+        piece = Piece()
+        self._push(output, piece)
+        return self._deliver(piece)
 
-    def _push(self, output: Output) -> str:
-        text = ""
+    def end(self, reason: FinishReason) -> Piece:
+        """End the answer here; returns what was held back until now."""
+        piece = Piece()
+        self._end(reason, piece)
+        return self._deliver(piece)
+
+    def _push(self, output: Output, piece: Piece) -> None:
         first_length = output.length - len(output.tokens) + 1
         for index, token in enumerate(output.tokens):
             self.num_tokens += 1
@@ -69,25 +82,37 @@ class Transcript:
                     offset += len(raw) - len(own)
                 self._untold.append(Told(token, offset, output.scores[index]))
             self._produced += len(raw)
-            piece, stopped = self._matcher.push(raw)
-            text += piece
+            text, stopped = self._matcher.push(raw)
+            thought = self._reasoning.thinking
+            self._split(text, piece)
+            self.num_thought += thought or self._reasoning.thinking
             if stopped:
-                self.finish_reason, self.keep = "stop", first_length + index
-                return text
-        return text if output.finish is None else text + self._end(output.finish)
+                self.keep = first_length + index
+                self._close("stop", piece)
+                return
+        if output.finish is not None:
+            self._end(output.finish, piece)
 
-    def end(self, reason: FinishReason) -> Piece:
-        """End the answer here; returns what was held back until now."""
-        return self._deliver(self._end(reason))
+    def _end(self, reason: FinishReason, piece: Piece) -> None:
+        text, stopped = self._matcher.push(self._detokenizer.flush())
+        self._split(text if stopped else text + self._matcher.flush(), piece)
+        self._close("stop" if stopped else reason, piece)
 
-    def _end(self, reason: FinishReason) -> str:
-        piece, stopped = self._matcher.push(self._detokenizer.flush())
-        self.finish_reason = "stop" if stopped else reason
-        return piece if stopped else piece + self._matcher.flush()
+    def _close(self, reason: FinishReason, piece: Piece) -> None:
+        self.finish_reason = reason
+        thought, answer = self._reasoning.flush()
+        piece.thought += thought
+        piece.text += answer
 
-    def _deliver(self, text: str) -> Piece:
-        self.text += text
-        told = []
-        while self._untold and self._untold[0].offset < len(self.text):
-            told.append(self._untold.popleft())
-        return Piece(text, told)
+    def _split(self, text: str, piece: Piece) -> None:
+        self._passed += len(text)
+        thought, answer = self._reasoning.push(text)
+        piece.thought += thought
+        piece.text += answer
+
+    def _deliver(self, piece: Piece) -> Piece:
+        self.text += piece.text
+        self.thought += piece.thought
+        while piece and self._untold and self._untold[0].offset < self._passed:
+            piece.tokens.append(self._untold.popleft())
+        return piece

@@ -16,6 +16,7 @@ from server.chat_reply import ChatReply
 from server.chat_turn import ChatTurn
 from server.disconnect import unless_gone
 from server.errors import invalid
+from server.reasoning import Reasoning
 from server.replies import Identity
 from server.request import Request
 from server.schemas import SESSION_ID, ChatRequest
@@ -89,7 +90,8 @@ def _reply(
         return Answer(turn.request, transcript, scheduler, deadline, turn.lease.keep)
 
     def transcript() -> Transcript:
-        return Transcript(loaded.template.tokenizer, asked.stop, vocabulary)
+        template = loaded.template
+        return Transcript(template.tokenizer, asked.stop, vocabulary, Reasoning(template.tags, opened=template.opens))
 
     def late(request: Request, number: int) -> LateAnswer:
         async def begin(transcript: Transcript) -> Answer:
