@@ -38,7 +38,8 @@ class Answer:
         return self._request.cached
 
     async def pieces(self, silence: float = 0) -> AsyncIterator[str]:
-        """Text that is not empty; an empty one after each `silence` seconds without any (0: never).
+        """Text that is not empty, unless something was added to calls; an empty one after each `silence` seconds
+        without any (0: never).
 
         Raises `ApiError` where the request fails. Ends with the transcript's `finish_reason` set.
         """
@@ -52,16 +53,16 @@ class Answer:
                         text = await self._next_text()
                 except TimeoutError:
                     text = self._end_late() if loop.time() >= self._deadline else ""
-                if text or self.transcript.finish_reason is None:
+                if text or self.transcript.calls.has_news or self.transcript.finish_reason is None:
                     yield text
             await self._keep(self.transcript)
         finally:
             late.cancel()
 
     async def _next_text(self) -> str:
-        """Waits for a step that adds text or ends the answer."""
-        text = ""
-        while not text and self.transcript.finish_reason is None:
+        """Waits for a step that adds text or to calls, or ends the answer."""
+        text = self.transcript.push(await self._request.output())
+        while not text and not self.transcript.calls.has_news and self.transcript.finish_reason is None:
             text = self.transcript.push(await self._request.output())
         if self.transcript.keep is not None:
             self._scheduler.finish(self._request, self.transcript.keep)

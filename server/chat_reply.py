@@ -9,6 +9,7 @@ from server.answer import Answer, LateAnswer
 from server.errors import ApiError, internal
 from server.merged import merged
 from server.replies import (
+    CalledFunction,
     ChatChunk,
     ChatCompletion,
     Choice,
@@ -18,9 +19,11 @@ from server.replies import (
     Identity,
     Message,
     SessionBlock,
+    ToolCall,
     Usage,
 )
 from server.sse import DONE, PING, event
+from server.transcript import Transcript
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +51,9 @@ class ChatReply:
             pass
         choices = []
         for index, answer in enumerate(self._answers):
-            text, reason = answer.transcript.text, answer.transcript.finish_reason
+            reason = answer.transcript.finish_reason
             assert reason is not None
-            choices.append(Choice(index=index, message=Message(content=text), finish_reason=reason))
+            choices.append(Choice(index=index, message=_message(answer.transcript), finish_reason=reason))
         identity = msgspec.structs.asdict(self._identity)
         return msgspec.json.encode(
             ChatCompletion(**identity, choices=choices, usage=self._usage(), session=self._describe())
@@ -65,7 +68,11 @@ class ChatReply:
                 if piece is None:
                     yield self._chunk(index, Delta(), self._answers[index].transcript.finish_reason)
                 else:
-                    yield self._chunk(index, Delta(content=piece)) if piece else PING
+                    calls = self._answers[index].transcript.take_calls()
+                    if piece or not calls:
+                        yield self._chunk(index, Delta(content=piece)) if piece else PING
+                    for call in calls:  # one a chunk: clients put them together by index
+                        yield self._chunk(index, Delta(tool_calls=[call]))
             if self._include_usage:
                 yield self._event([], self._usage(), self._describe())
         except ApiError as error:
@@ -93,3 +100,8 @@ class ChatReply:
         assert isinstance(first, Answer)
         generated = sum(answer.transcript.num_tokens for answer in self._answers)
         return Usage.of(first.prompt_tokens, generated, first.cached_tokens)
+
+
+def _message(transcript: Transcript) -> Message:
+    calls = [ToolCall(id=call["id"], function=CalledFunction(**call["function"])) for call in transcript.calls.made]
+    return Message(content=transcript.text or (None if calls else ""), tool_calls=calls or msgspec.UNSET)

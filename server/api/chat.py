@@ -71,6 +71,11 @@ def _check(asked: ChatRequest, max_output_tokens: int) -> None:
     for name in ("max_completion_tokens", "max_tokens"):
         if (getattr(asked, name) or 0) > max_output_tokens:
             raise invalid(f"'{name}' may be at most {max_output_tokens} here.", name)
+    for name in ("tool_choice", "parallel_tool_calls"):
+        if getattr(asked, name) is not None and not asked.tools:
+            raise invalid(f"'{name}' is only allowed with 'tools'.", name)
+    if unknown := (asked.choice.names or frozenset()) - asked.offered.names:
+        raise invalid(f"'tool_choice' names a function that is not among 'tools': {min(unknown)}.", "tool_choice")
     most = asked.asked_tokens or max_output_tokens
     if asked.min_tokens > most:
         raise invalid(f"'min_tokens' may be at most {most}, the most tokens that are generated.", "min_tokens")
@@ -91,20 +96,17 @@ def _reply(
     def answer(turn: ChatTurn, transcript: Transcript) -> Answer:
         return Answer(turn.request, transcript, scheduler, deadline, turn.lease.keep)
 
-    def transcript() -> Transcript:
-        return Transcript(loaded.template.tokenizer, asked.stop)
-
     def late(request: Request, number: int) -> LateAnswer:
         async def begin(transcript: Transcript) -> Answer:
             branch = await turn.branch(request, number)
             leaving.callback(branch.leave)
             return answer(branch, transcript)
 
-        return LateAnswer(begin, transcript())
+        return LateAnswer(begin, turn.transcript)
 
     leaving = ExitStack()  # of choices that have begun
     stack.push(leaving)
-    answers: list[Answer | LateAnswer] = [answer(turn, transcript())]
+    answers: list[Answer | LateAnswer] = [answer(turn, turn.transcript)]
     answers += (late(request, number) for number, request in enumerate(others, 1))
     identity = Identity(f"chatcmpl-{turn.request.id}", int(time.time()), asked.model, loaded.fingerprint)
     include_usage = asked.stream_options is not None and asked.stream_options.include_usage

@@ -105,36 +105,37 @@ class JsonReader(CallReader):
         for end, character in enumerate(self._text, 1):
             if not self._is_call:
                 self._held += character
-            if self._bracket and not self._scanner.has_begun and character not in WHITE:
-                self._bracket = False
-                if character != "[":
-                    return self._no_call(end)
-                continue
-            self._scanner.push(character)
-            if self._scanner.has_failed:
+            if not self._scan(character):
                 return self._no_call(end)
-            if self._scanner.name is not None and not self._is_call:
-                if self._scanner.name not in self._names:
-                    return self._no_call(end)
-                self._begin_call()
-            if self._is_call and (arguments := self._scanner.take_arguments()):
-                self._add(arguments)
             if self._scanner.is_complete:
-                if not self._is_call:
-                    return self._no_call(end)
-                self._text = self._text[end:]
-                self._at = _At.BEHIND
+                self._at, self._text = _At.BEHIND, self._text[end:]
                 if not self._marks.closes:
                     self._end_call()
                 return True
         self._text = ""
         return False
 
-    def _begin_call(self) -> None:
+    def _scan(self, character: str) -> bool:
+        """Whether it is a call, or may become one."""
+        if self._bracket:
+            self._bracket = character in WHITE
+            return self._bracket or character == "["
+        self._scanner.push(character)
+        name = self._scanner.name
+        if self._scanner.has_failed or (self._scanner.is_complete and name is None):
+            return False
+        if name is not None and not self._is_call:
+            if name not in self._names:
+                return False
+            self._begin_call(name)
+        if self._is_call and (arguments := self._scanner.take_arguments()):
+            self._add(arguments)
+        return True
+
+    def _begin_call(self, name: str) -> None:
         self._index += 1
         self._is_call, self._has_arguments, self._held = True, False, ""
-        assert self._scanner.name is not None
-        self._pieces.append(CallPiece(self._index, self._scanner.name))
+        self._pieces.append(CallPiece(self._index, name))
 
     def _add(self, arguments: str) -> None:
         self._has_arguments = True

@@ -24,7 +24,7 @@ class _At(Enum):
 
 
 class ObjectScanner:
-    """Members may come in any order. One that no call has, in front of the name, is a fault: JSON may be an answer, too.
+    """Members may come in any order. One that no call has, in front of the name, is a fault: JSON may be an answer.
 
     Arguments come out as they are written, with one exception: some models write them as a string that holds JSON.
     """
@@ -75,7 +75,7 @@ class ObjectScanner:
         match self._at, character:
             case _At.OBJECT, "{":
                 self._at = _At.FIRST_KEY
-            case (_At.FIRST_KEY | _At.KEY), '"':
+            case ((_At.FIRST_KEY | _At.KEY), '"'):
                 self._begin_string(character, is_key=True)
             case _At.COLON, ":":
                 self._at = _At.VALUE
@@ -88,7 +88,7 @@ class ObjectScanner:
                 self._raw, self._at = character, _At.SCALAR
             case _At.COMMA, ",":
                 self._at = _At.KEY
-            case (_At.COMMA | _At.FIRST_KEY), "}":
+            case ((_At.COMMA | _At.FIRST_KEY), "}"):
                 self._at = _At.END
             case _:
                 self._at = _At.FAULT

@@ -27,8 +27,9 @@ REQUIRED, ONE = Choice("required"), Choice("required", frozenset({"g"}), paralle
 def plain(tools: list[str]) -> tuple[llguidance.LLTokenizer, dict[str, int]]:
     """A tokenizer in which these are special tokens, and their ids."""
     tokenizer = build_tokenizer()
-    tokenizer.add_special_tokens({"additional_special_tokens": tools})  # type: ignore[dict-item]
-    return llguidance.hf.from_tokenizer(tokenizer), {text: tokenizer.convert_tokens_to_ids(text) for text in tools}
+    tokenizer.add_special_tokens({"additional_special_tokens": tools})
+    vocab = tokenizer.get_vocab()
+    return llguidance.hf.from_tokenizer(tokenizer), {text: vocab[text] for text in tools}
 
 
 def allows(kind: ToolFormat, choice: Choice, *, special: bool = False, tools: Tools = TOOLS) -> Callable[[str], bool]:

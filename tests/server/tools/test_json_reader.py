@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,9 @@ each_format = pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.nam
 def read(kind: ToolFormat, pieces: list[str]) -> tuple[str, list[tuple[str, str]], list[int]]:
     """Content, calls, and how many calls had ended behind each character."""
     reader = kind.reader(NAMES)
-    content, calls, ended = "", [], []
+    content = ""
+    calls: list[tuple[str, str]] = []
+    ended: list[int] = []
     for piece in [*pieces, None]:
         for found in reader.flush() if piece is None else reader.push(piece):
             if isinstance(found, str):
@@ -37,13 +40,15 @@ def read(kind: ToolFormat, pieces: list[str]) -> tuple[str, list[tuple[str, str]
 
 def cut(text: str, cuts: list[int]) -> list[str]:
     edges = sorted({0, len(text), *(one for one in cuts if one < len(text))})
-    return [text[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [text[a:b] for a, b in pairwise(edges)]
 
 
 arguments = st.dictionaries(
     st.sampled_from(["a", "name", "]", '"']),
     st.recursive(
-        st.sampled_from([1, -0.5, None, True, "", "x", '"', "\\", "</tool_call>", "{", "]}", "\u00e9\n", "<tool_call>"]),
+        st.sampled_from(
+            [1, -0.5, None, True, "", "x", '"', "\\", "</tool_call>", "{", "]}", "\u00e9\n", "<tool_call>"]
+        ),
         lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.just("k"), inner, max_size=1),
         max_leaves=4,
     ),
@@ -59,17 +64,16 @@ def test_what_is_written_is_read(kind: ToolFormat, calls: list[Call], cuts: list
     text = kind.write(calls)
     content, found, _ = read(kind, cut(text, cuts))
     assert content == ""
-    assert [(name, json.loads(arguments)) for name, arguments in found] == [(call.name, call.arguments) for call in calls]
+    assert [(name, json.loads(arguments)) for name, arguments in found] == [
+        (call.name, call.arguments) for call in calls
+    ]
 
 
-fragments = st.lists(
-    st.sampled_from(
-        ["<tool_call>", "</tool_call>", "<tool", "_call>", "[TOOL_CALLS]", "[TOOL", "<|python_tag|>", " ", "\n", ";", ","]
-        + ["[", "]", "{", "}", '{"name": "f", ', '"arguments": {"a": 1}}', '"parameters": "{}"}', '{"name": "no"}', "text"]
-        + ['{"arguments": [], "name": "f"}', '"', "\\", ":", '{"name": "f"}', '{"a": 1}', '{"name": 1', "null", "}]"]
-    ),
-    max_size=12,
-).map("".join)
+MARKS = ["<tool_call>", "</tool_call>", "<tool", "_call>", "[TOOL_CALLS]", "[TOOL", "<|python_tag|>", "}]"]
+CHARACTERS = list(' \n;,[]{}":\\')
+MEMBERS = ['{"name": "f", ', '"arguments": {"a": 1}}', '"parameters": "{}"}', '{"name": 1', "null"]
+OBJECTS = ['{"name": "no"}', '{"arguments": [], "name": "f"}', '{"name": "f"}', '{"a": 1}', "text"]
+fragments = st.lists(st.sampled_from(MARKS + CHARACTERS + MEMBERS + OBJECTS), max_size=12).map("".join)
 
 
 @each_format
@@ -92,7 +96,7 @@ def hermes(*objects: str) -> str:
 
 
 READ: dict[str, tuple[ToolFormat, str, str, list[tuple[str, str]]]] = {
-    "behind text": (Hermes(), "Let me see.\n\n" + hermes('{"name": "f", "arguments": {"a": 1}}'), "Let me see.", [("f", '{"a": 1}')]),
+    "behind text": (Hermes(), "See:\n\n" + hermes('{"name": "f", "arguments": {"a": 1}}'), "See:", [("f", '{"a": 1}')]),
     "text behind": (Hermes(), hermes('{"name": "f"}') + "Done.", "\nDone.", [("f", "{}")]),
     "no arguments": (Hermes(), hermes('{"name": "f"}'), "", [("f", "{}")]),
     "null arguments": (Hermes(), hermes('{"name": "f", "arguments": null}'), "", [("f", "{}")]),
@@ -109,7 +113,7 @@ READ: dict[str, tuple[ToolFormat, str, str, list[tuple[str, str]]]] = {
     "bare": (Llama(), '{"name": "f", "parameters": {}}', "", [("f", "{}")]),
     "typed": (Llama(), '{"type": "function", "name": "f", "parameters": {}}', "", [("f", "{}")]),
     "behind its token": (Llama(), '<|python_tag|>{"name": "f", "parameters": {}}', "", [("f", "{}")]),
-    "two": (Llama(), '{"name": "f", "parameters": {}}; {"name": "f", "parameters": {"b": 1}}', "", [("f", "{}"), ("f", '{"b": 1}')]),
+    "two": (Llama(), '{"name": "f"}; {"name": "f", "parameters": {"b": 1}}', "", [("f", "{}"), ("f", '{"b": 1}')]),
     "an answer in JSON": (Llama(), '{"city": "Rome"}', '{"city": "Rome"}', []),
     "JSON in an answer": (Llama(), 'See {"name": "f"}', 'See {"name": "f"}', []),
     "with ids": (Mistral(), '[TOOL_CALLS] [{"name": "f", "arguments": {}, "id": "abcdefghi"}]', "", [("f", "{}")]),
