@@ -7,6 +7,7 @@ import msgspec
 from server.answer import Answer, LateAnswer
 from server.piece import Piece, Told
 from server.replies import (
+    CalledFunction,
     ChatChunk,
     ChatCompletion,
     Choice,
@@ -17,9 +18,11 @@ from server.replies import (
     Message,
     SessionBlock,
     TokenLogprob,
+    ToolCall,
     TopLogprob,
 )
 from server.reply import Reply
+from server.transcript import Transcript
 from server.vocabulary import Vocabulary
 
 
@@ -47,7 +50,7 @@ class ChatReply(Reply):
         for index, answer in enumerate(self._answers):
             told, reason = answer.transcript, answer.transcript.finish_reason
             assert reason is not None
-            message = Message(content=told.text, reasoning_content=told.thought or msgspec.UNSET)
+            message = _message(told)
             logprobs = self._logprobs([told for piece in pieces[index] for told in piece.tokens])
             choices.append(Choice(index=index, message=message, logprobs=logprobs, finish_reason=reason))
         return ChatCompletion(
@@ -63,9 +66,12 @@ class ChatReply(Reply):
         return [self._chunk(ChunkChoice(index=index, delta=greeting)) for index in range(len(self._answers))]
 
     def _more(self, index: int, piece: Piece) -> list[msgspec.Struct]:
-        logprobs = self._logprobs(piece.tokens)
-        delta = Delta(content=piece.text or None, reasoning_content=piece.thought or None)
-        return [self._chunk(ChunkChoice(index=index, delta=delta, logprobs=logprobs))]
+        deltas = [Delta(tool_calls=[call]) for call in piece.calls]  # one a chunk: clients put them together by index
+        if piece.text or piece.thought:
+            deltas.insert(0, Delta(content=piece.text or None, reasoning_content=piece.thought or None))
+        choices = [ChunkChoice(index=index, delta=delta) for delta in deltas]
+        choices[0] = msgspec.structs.replace(choices[0], logprobs=self._logprobs(piece.tokens))
+        return [self._chunk(choice) for choice in choices]
 
     def _last(self, index: int) -> list[msgspec.Struct]:
         reason = self._answers[index].transcript.finish_reason
@@ -85,6 +91,15 @@ class ChatReply(Reply):
 
     def _logprobs(self, tokens: Sequence[Told]) -> Logprobs | None:
         return None if self._vocabulary is None else Logprobs([_entry(told, self._vocabulary) for told in tokens])
+
+
+def _message(told: Transcript) -> Message:
+    calls = [ToolCall(id=call["id"], function=CalledFunction(**call["function"])) for call in told.calls.made]
+    return Message(
+        content=told.text or (None if calls else ""),
+        reasoning_content=told.thought or msgspec.UNSET,
+        tool_calls=calls or msgspec.UNSET,
+    )
 
 
 def _entry(told: Told, vocabulary: Vocabulary) -> TokenLogprob:

@@ -1,19 +1,26 @@
 """Chat requests on their way into the worker: find the session, wait for its turn there, then for a place."""
 
 import asyncio
+from collections.abc import Sequence
 
 from decoding.suffix import LIMIT
 from decoding.turn import Turn
 from server import asking
 from server.asking import another
 from server.body import LARGE_BODY
-from server.chain import Chain
+from server.chain import Chain, Message
 from server.errors import invalid
 from server.lease import Lease
 from server.placing import in_time, place
+from server.reasoning import Reasoning
 from server.request import Request
 from server.schemas import ChatRequest
 from server.service import Loaded, Service
+from server.tools.calls import Calls
+from server.tools.definitions import Tools
+from server.tools.dialect import has_calls
+from server.tools.order import check_order
+from server.transcript import Transcript
 
 MANY_MESSAGES = 200  # that take longer to hash than other requests should wait
 
@@ -71,13 +78,40 @@ class ChatTurn:
     async def _enter(self, namespace: bytes, name: str | None) -> None:
         asked, loaded = self.asked, self._loaded
         for index, message in enumerate(asked.messages):
-            if message.name is not None and not loaded.template.shows_names:
+            if message.name is not None and message.role != "tool" and not loaded.template.shows_names:
                 raise invalid("This model's chat template shows no names.", f"messages[{index}].name")
-        messages = [message.plain() for message in asked.messages]
+        messages, tools = [message.plain() for message in asked.messages], asked.offered
+        self._check_tools(messages, tools, goes_on=name is not None)
         many = len(messages) > MANY_MESSAGES or sum(len(message["content"]) for message in messages) > LARGE_BODY
-        chain = await asyncio.to_thread(Chain.of, namespace, messages) if many else Chain.of(namespace, messages)
+        parts = namespace, messages, tools.encoded
+        chain = await asyncio.to_thread(Chain.of, *parts) if many else Chain.of(*parts)
         entry = await loaded.sessions.enter(chain, name, asked.session_mode, store=asked.store is not False)
-        self._lease = Lease(loaded.sessions, entry, messages, loaded.template, loaded.facts, self._service.settings)
+        settings = self._service.settings
+        self._lease = Lease(loaded.sessions, entry, messages, loaded.template, loaded.facts, settings, tools)
+
+    def _check_tools(self, messages: Sequence[Message], tools: Tools, *, goes_on: bool) -> None:
+        """goes_on: whether the request names a session. Raises `ApiError`."""
+        calls = next((index for index, message in enumerate(messages) if has_calls(message)), None)
+        if calls is not None:
+            check_order(messages, goes_on=goes_on)
+        is_shown = self._loaded.template.dialect.is_native or self._service.settings.tool_block == "generic"
+        if (tools or calls is not None) and not is_shown:
+            param = "tools" if tools else f"messages[{calls}]"
+            raise invalid("This model's chat template shows no tools.", param, "unsupported_parameter")
+
+    @property
+    def transcript(self) -> Transcript:
+        """A new one, for the answer to come."""
+        asked, template = self.asked, self._loaded.template
+        names = [function.name for function in asked.choice.callable(self.lease.tools)]
+        return Transcript(
+            template.tokenizer,
+            asked.stop,
+            vocabulary=self._loaded.vocabulary if asked.logprobs else None,
+            reasoning=Reasoning(template.tags, opened=template.opens),
+            calls=Calls(template.dialect.format.reader(names), parallel=asked.choice.parallel) if names else None,
+            shown=frozenset([*template.special_tags.values(), *(template.special_marks.values() if names else ())]),
+        )
 
     async def _run(self, turn: Turn) -> None:
         scheduler, lease = self._service.scheduler, self.lease

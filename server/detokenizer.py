@@ -1,5 +1,7 @@
 """Token ids to text, as they come."""
 
+from collections.abc import Container
+
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
@@ -7,14 +9,21 @@ REPLACEMENT = "\ufffd"
 
 
 class Detokenizer:
-    """The text of one turn. Bytes of a character that is not complete are held; special tokens have no text."""
+    """The text of one turn. Bytes of a character that is not complete are held; special tokens have no text.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    shown: ids of those that have one after all.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, shown: Container[int] = ()) -> None:
+        self._tokenizer, self._shown = tokenizer, shown
         self._stream = DecodeStream(skip_special_tokens=True)
         self._held: list[int] = []  # tokens since the last text
 
     def push(self, token: int) -> str:
+        if token in self._shown:  # what is held became no character, and what follows begins anew
+            held = self.flush()
+            self._stream = DecodeStream(skip_special_tokens=True)
+            return held + (self._tokenizer.id_to_token(token) or "")
         self._held.append(token)
         try:
             text = self._stream.step(self._tokenizer, token)

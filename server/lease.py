@@ -7,16 +7,20 @@ from itertools import takewhile
 
 from cache.rule import Rule
 from decoding.options import EngineFacts
-from server.chain import digest
+from server.chain import Message, digest
 from server.conversation import Conversation
 from server.errors import context_length_exceeded, invalid
+from server.reconcile import Matched
 from server.record import StoredMessage
 from server.replies import SessionBlock
 from server.request import Placement
 from server.session import Session
 from server.sessions import Entry, Sessions
 from server.settings import Settings
-from server.template import ChatTemplate, Message, MessagesError
+from server.template import NO_TOOLS, ChatTemplate, MessagesError
+from server.tools.definitions import Tools
+from server.tools.dialect import called_names, has_calls
+from server.tools.order import no_call, unknown_id
 from server.transcript import Transcript
 
 
@@ -38,8 +42,13 @@ class Lease:
         template: ChatTemplate,
         facts: EngineFacts,
         settings: Settings,
+        tools: Tools = NO_TOOLS,
     ) -> None:
         self._sessions, self._entry, self._messages = sessions, entry, messages
+        self.tools = tools  # of the conversation
+        reconciled = entry.reconciled
+        if not tools and reconciled is not None and reconciled.matched in (Matched.APPEND, Matched.ALIGN):
+            self.tools = Tools.decode(entry.session.conversation.chain.tools)
         self._template, self._facts, self._settings = template, facts, settings
         self._new: Sequence[Message] = messages  # that the turn adds
         self._kept_messages = 0
@@ -59,7 +68,7 @@ class Lease:
         kept = self._kept_messages if self._start else 0
         read = self._start + len(self._tokens) - 1
         entry = await self._sessions.branch(self.session, kept, self._entry.reconciled, read)
-        branch = Lease(self._sessions, entry, self._messages, self._template, self._facts, self._settings)
+        branch = Lease(self._sessions, entry, self._messages, self._template, self._facts, self._settings, self.tools)
         branch._new, branch._kept_messages, branch._start = self._new, self._kept_messages, self._start
         branch._tokens, branch._sinks = self._tokens, self._sinks
         branch._reread = len(self._tokens) - 1
@@ -70,6 +79,7 @@ class Lease:
         if self._reread or self._tokens:
             return self._tokens[self._reread :]
         reconciled, chain = self._entry.reconciled, self.session.conversation.chain
+        await self._check_results()
         try:
             if reconciled is None or reconciled.rebuilds:
                 await self._render_all()
@@ -77,11 +87,13 @@ class Lease:
                 self._new = self._messages[reconciled.first_new :]
                 self._kept_messages, self._start = reconciled.kept_messages, reconciled.keep
                 self._sinks = self.session.conversation.sinks
-                if not self._template.grows:
+                if not self._grows:
                     await self._render_changed()
                 elif self._new or chain.roles[self._kept_messages - 1] == "assistant":
                     system = [message for message in self._messages if message["role"] == "system"][:1]
-                    self._tokens = await asyncio.to_thread(self._template.encode_behind, system, self._new)
+                    self._tokens = await asyncio.to_thread(
+                        self._template.encode_behind, system, self._new, self.tools, self._names
+                    )
                 else:  # behind a prompt, of which one token must be read again for the next to be chosen
                     self._tokens = list((await self._ids())[self._start - 1 : self._start])
                     self._start -= 1
@@ -116,13 +128,15 @@ class Lease:
     async def keep(self, transcript: Transcript) -> None:
         """The turn has ended well. Returns when it can no longer be lost, even where nobody waits for that."""
         prompt_end = self._start + len(self._tokens)
-        reply = StoredMessage({"role": "assistant", "content": transcript.text}, prompt_end + len(transcript.kept))
+        reply = StoredMessage(transcript.message, prompt_end + len(transcript.kept))
         told: list[int | None] = [None] * len(self._new)
         if told:
             told[-1] = prompt_end
         new = [StoredMessage(message, position) for message, position in zip(self._new, told, strict=True)]
         ids = [*self._tokens, *transcript.kept]
-        keeping = self._sessions.keep(self.session, self._kept_messages, [*new, reply], self._start, ids, self._sinks)
+        keeping = self._sessions.keep(
+            self.session, self._kept_messages, [*new, reply], self._start, ids, self._sinks, self.tools.encoded
+        )
         self._keeping = self._sessions.background(keeping)
         await asyncio.shield(self._keeping)
 
@@ -175,12 +189,36 @@ class Lease:
             self._new = reconciled.meant(stored, self._messages, conversation.chain.num_system)
         self._tokens, self._sinks = await asyncio.to_thread(self._encode)
 
+    @property
+    def _grows(self) -> bool:
+        """Whether what is new can be rendered alone."""
+        uses_tools = bool(self.tools) or any(map(has_calls, self._messages))
+        return self._template.grows_with_tools if uses_tools else self._template.grows
+
+    async def _check_results(self) -> None:
+        """Results that a request begins with are of calls that are stored. Raises `ApiError`."""
+        self._names: dict[str, str] = {}
+        if any(map(has_calls, self._messages)):
+            self._names = called_names(self._messages)
+        if not self._messages or self._messages[0]["role"] != "tool":
+            return
+        reconciled = self._entry.reconciled
+        stored = await self.session.journal.messages(self.session.key) or [] if reconciled is not None else []
+        self._names = called_names(stored) | self._names
+        last = stored[-1] if stored else None
+        if last is None or not last.get("tool_calls"):
+            raise no_call("messages[0].role")
+        called = {call["id"] for call in last["tool_calls"]}
+        for index, message in enumerate(takewhile(lambda one: one["role"] == "tool", self._messages)):
+            if message["tool_call_id"] not in called:
+                raise unknown_id(f"messages[{index}].tool_call_id")
+
     def _encode(self) -> tuple[list[int], int]:
-        tokens = self._template.encode(self._new)
+        tokens = self._template.encode(self._new, self.tools)
         if not self._facts.max_sinks:
             return tokens, 0
         asked = self._settings.sinks
-        return tokens, self._template.pinned(self._new, tokens) if asked == "pinned" else asked
+        return tokens, self._template.pinned(self._new, tokens, self.tools) if asked == "pinned" else asked
 
     async def _render_changed(self) -> None:
         """The template may write differently what it wrote before: as much stays as is the same."""
@@ -201,8 +239,9 @@ class Lease:
         """Raises `ApiError` for what does not fit."""
         facts, most = self._facts, self._settings.max_prompt_tokens
         if self._sinks > facts.max_sinks:
+            told = "system messages and tools" if self.tools else "system messages"
             raise context_length_exceeded(
-                f"The system messages take {self._sinks} tokens; at most {facts.max_sinks} can be pinned "
+                f"The {told} take {self._sinks} tokens; at most {facts.max_sinks} can be pinned "
                 f"at a capacity of {facts.capacity} with blocks of {facts.block}."
             )
         if len(self._tokens) > most:

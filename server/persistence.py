@@ -56,8 +56,10 @@ async def open_sessions(
         except JournalError as error:
             raise FolderError(str(error)) from None
         snapshots = Snapshots(folder / CACHES, scheduler)
-        sessions = Sessions(scheduler, fingerprint, limits, memory, disk, snapshots, grows=template.grows)
+        sessions = Sessions(
+            scheduler, fingerprint, limits, memory, disk, snapshots, grows=template.grows and template.grows_with_tools
+        )
     else:
-        sessions = Sessions(scheduler, fingerprint, limits, memory, grows=template.grows)
+        sessions = Sessions(scheduler, fingerprint, limits, memory, grows=template.grows and template.grows_with_tools)
     await sessions.load()
     return sessions

@@ -1,8 +1,10 @@
 """What one step adds to an answer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from decoding.turn import Scored
+from server.replies import DeltaCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,8 @@ class Piece:
 
     text: str = ""  # of the answer
     thought: str = ""  # before it
+    calls: Sequence[DeltaCall] = ()  # what it adds to these, behind the text
     tokens: list[Told] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.text or self.thought)
+        return bool(self.text or self.thought or self.calls)

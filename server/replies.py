@@ -4,14 +4,26 @@ from typing import Literal
 
 import msgspec
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None  # null where there are calls alone
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET  # where the model thinks before it answers
     refusal: None = None
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -39,10 +51,25 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason
 
 
+class DeltaFunction(msgspec.Struct, frozen=True, kw_only=True):
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    arguments: str
+
+
+class DeltaCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chunk adds to a call. All but its arguments comes with the first."""
+
+    index: int
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    type: Literal["function"] | msgspec.UnsetType = msgspec.UNSET
+    function: DeltaFunction
+
+
 class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: Literal["assistant"] | None = None
     content: str | None = None
     reasoning_content: str | None = None
+    tool_calls: list[DeltaCall] | None = None
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,14 +1,18 @@
 """What clients may ask for. Strict: nothing is coerced, null is absent, and nothing is accepted that has no effect."""
 
+import json
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
+    Tag,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
@@ -16,7 +20,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from decoding.turn import Drafting, StrategyName
-from server.template import Message
+from server.chain import Message
+from server.tools.definitions import Choice, Function, Tools
+from server.tools.dialect import nests_deeper
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
@@ -24,6 +30,7 @@ MAX_STOP_IDS = 128
 MAX_LOGPROBS = 20
 MAX_BIASES = 300
 MAX_CHOICES = 128
+MAX_TOOLS = 128
 ROLES = frozenset({"system", "developer", "user", "assistant"})
 SESSION_ID = "[A-Za-z0-9._:-]{1,128}"
 
@@ -82,6 +89,7 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 SessionId = Annotated[str, Field(pattern=f"^{SESSION_ID}$")]
 TokenId = Annotated[str, AfterValidator(_check_token_id)]
 PromptId = Annotated[int, Field(ge=0, lt=2**31)]
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
@@ -99,24 +107,71 @@ class TextPart(Strict):
     text: Text
 
 
-class ChatMessage(Strict):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[TextPart], BeforeValidator(_as_parts)]
-    name: Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_check_unicode)] | None = None
-    reasoning_content: Text | None = None  # of an assistant's: what it thought before, for templates that show it
+class CalledFunction(Strict):
+    name: Text
+    arguments: Text  # as they were generated: they may be no JSON
+    parsed_arguments: Any = None  # of OpenAI's SDK, which sends back what it has made of them
 
-    @model_validator(mode="after")
-    def _only_assistants_think(self) -> Self:
-        if self.reasoning_content is not None and self.role != "assistant":
-            raise PydanticCustomError("role", "Only messages of the assistant have 'reasoning_content'")
-        return self
+
+class ToolCall(Strict):
+    id: Annotated[str, Field(min_length=1), AfterValidator(_check_unicode)]
+    type: Literal["function"]
+    function: CalledFunction
+    index: int | None = None  # of those who send back what they streamed
+
+    def plain(self) -> dict[str, Any]:
+        function = {"name": self.function.name, "arguments": self.function.arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+def _only_of(role: str) -> AfterValidator:
+    def check(value: Any, info: ValidationInfo) -> Any:
+        if value and info.data.get("role", role) != role:
+            raise PydanticCustomError("role", f"Only messages with role '{role}' have it")
+        return value
+
+    return AfterValidator(check)
+
+
+def _content(content: Any, info: ValidationInfo) -> Any:
+    """Text, which only a message with calls may lack."""
+    if content is not None:
+        return _as_parts(content)
+    if info.data.get("tool_calls"):
+        return []
+    raise PydanticCustomError("missing", "Field required")
+
+
+def _tool_call_id(value: Any, info: ValidationInfo) -> Any:
+    if value is None and info.data.get("role") == "tool":
+        raise PydanticCustomError("missing", "Field required")
+    return value
+
+
+class ChatMessage(Strict):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    tool_calls: Annotated[list[ToolCall], Field(min_length=1), _only_of("assistant")] | None = None
+    tool_call_id: Annotated[Text | None, _only_of("tool"), BeforeValidator(_tool_call_id)] = Field(
+        default=None, validate_default=True
+    )
+    content: Annotated[list[TextPart], BeforeValidator(_content)] = Field(default=None, validate_default=True)
+    name: Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_check_unicode)] | None = None
+    # What an assistant thought before, for templates that show it.
+    reasoning_content: Annotated[Text, _only_of("assistant")] | None = None
 
     def plain(self) -> Message:
         """As templates take it, and as it is kept. They know no developers: theirs is the word of the system."""
         role = "system" if self.role == "developer" else self.role
-        message = {"role": role, "content": "".join(part.text for part in self.content)}
-        told = {"name": self.name, "reasoning_content": self.reasoning_content}
-        return message | {key: value for key, value in told.items() if value is not None}
+        message: dict[str, Any] = {"role": role, "content": "".join(part.text for part in self.content)}
+        if self.name is not None:
+            message["name"] = self.name
+        if self.reasoning_content is not None:
+            message["reasoning_content"] = self.reasoning_content
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
+        if self.tool_calls:
+            message["tool_calls"] = [call.plain() for call in self.tool_calls]
+        return message
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +245,77 @@ class Lookahead(Strict):
         return Drafting(strategy=self.strategy, window=self.window, ngram=self.ngram, guesses=self.guesses)
 
 
+def _check_parameters(schema: Any) -> Any:
+    if nests_deeper(schema):
+        raise PydanticCustomError("schema", "The schema nests too deep")
+    try:
+        json.dumps(schema, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError:
+        raise PydanticCustomError("schema", "The schema should be JSON, of valid Unicode") from None
+    if schema.get("type", "object") != "object":
+        raise PydanticCustomError("schema", "The schema's type should be 'object'")
+    return schema
+
+
+class FunctionDefinition(Strict):
+    name: FunctionName
+    description: Text | None = None
+    parameters: Annotated[dict[str, Any], AfterValidator(_check_parameters)] | None = None
+    strict: bool = False
+
+    @property
+    def function(self) -> Function:
+        parameters = {} if self.parameters is None else {"parameters": {"type": "object"} | self.parameters}
+        return Function(self.name, self.description, **parameters, strict=self.strict)
+
+
+class FunctionTool(Strict):
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class FunctionNamed(Strict):
+    name: FunctionName
+
+
+class ToolNamed(Strict):
+    type: Literal["function"]
+    function: FunctionNamed
+
+
+class ToolsAllowed(Strict):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ToolNamed], Field(min_length=1)]
+
+
+class AllowedTools(Strict):
+    type: Literal["allowed_tools"]
+    allowed_tools: ToolsAllowed
+
+
+def _kind_of_choice(choice: Any) -> str:
+    """So that what is wrong with one kind of choice is not told in the words of another."""
+    if not isinstance(choice, dict):
+        return "mode"
+    return "allowed" if choice.get("type") == "allowed_tools" else "named"
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["auto", "none", "required"], Tag("mode")]
+    | Annotated[ToolNamed, Tag("named")]
+    | Annotated[AllowedTools, Tag("allowed")],
+    Discriminator(_kind_of_choice),
+]
+
+
+def _check_tools(tools: list[FunctionTool]) -> list[FunctionTool]:
+    if not tools:  # a default is not looked at
+        raise PydanticCustomError("empty", "List should have at least 1 item")
+    if len({tool.function.name for tool in tools}) < len(tools):
+        raise PydanticCustomError("unique", "No two functions should have the same name")
+    return tools
+
+
 class NewSession(Strict):
     """Body of POST /v1/sessions and /v1/sessions/{id}/fork, which need none."""
 
@@ -238,6 +364,9 @@ class ChatRequest(Generation):
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     response_format: TextFormat | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS), AfterValidator(_check_tools)] = []
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
     # What the answer is expected to be: it changes how fast it comes, and nothing of it.
     prediction: Prediction | None = None
@@ -246,6 +375,24 @@ class ChatRequest(Generation):
     session_id: SessionId | None = None
     session_mode: Literal["append"] | None = None
     store: bool | None = None  # false: nothing of it reaches the disk
+
+    @property
+    def offered(self) -> Tools:
+        return Tools([tool.function.function for tool in self.tools])
+
+    @property
+    def choice(self) -> Choice:
+        parallel = self.parallel_tool_calls is not False
+        match self.tool_choice:
+            case ToolNamed(function=named):
+                return Choice("required", frozenset({named.name}), parallel=False)
+            case AllowedTools(allowed_tools=allowed):
+                names = frozenset(tool.function.name for tool in allowed.tools)
+                return Choice(allowed.mode, names, parallel)
+            case None:
+                return Choice(parallel=parallel)
+            case mode:
+                return Choice(mode, parallel=parallel)
 
     @property
     def asked_tokens(self) -> int | None:

@@ -179,7 +179,8 @@ class Sessions:
         self._scheduler.copy(copy.handle, source.handle, copied.length)
         told = [StoredMessage(*pair) for pair in zip(messages[:kept], copied.positions, strict=True)]
         try:
-            await self._memory.commit(self._record(copy, 0, told, 0, ids[: copied.length], copied.sinks, now))
+            tools = copied.chain.tools
+            await self._memory.commit(self._record(copy, 0, told, 0, ids[: copied.length], copied.sinks, now, tools))
         except BaseException:
             self.leave(copy)
             raise
@@ -245,9 +246,18 @@ class Sessions:
     # What is remembered
 
     async def keep(
-        self, session: Session, kept: int, new: Sequence[StoredMessage], start: int, ids: Sequence[int], sinks: int
+        self,
+        session: Session,
+        kept: int,
+        new: Sequence[StoredMessage],
+        start: int,
+        ids: Sequence[int],
+        sinks: int,
+        tools: bytes = b"",
     ) -> bool:
         """A turn has ended: behind the `kept` first messages come these, behind the `start` first ids these.
+
+        tools: what the conversation has of them now; where they are others than before, nothing of it is kept.
 
         Returns when it can no longer be lost; or False where it could not be kept, since the session was deleted, or
         the disk does not take it: then all is as it was before.
@@ -255,7 +265,8 @@ class Sessions:
         conversation, now, branch = session.conversation, time.time(), session.branch
         if self._sessions.get(session.key) is not session:
             return False
-        record = self._record(session, kept, new, start, ids, sinks, now)
+        assert tools == conversation.chain.tools or not kept
+        record = self._record(session, kept, new, start, ids, sinks, now, tools)
         session.branch, session.written = None, True
         cut_off = Branch(branch.id, branch.num_messages, branch.length, branch.created) if branch else None
         try:
@@ -271,20 +282,22 @@ class Sessions:
             return False
         if branch is not None:
             self._list(self._add(branch, session.journal))
-        self._change(session, kept, new, start + len(ids))
+        self._change(session, kept, new, start + len(ids), tools)
         conversation.turns += bool(new)
         conversation.sinks = sinks
         conversation.last_used = now
         self._list(session)
         return True
 
-    def _change(self, session: Session, kept: int, new: Sequence[StoredMessage], length: int) -> None:
+    def _change(self, session: Session, kept: int, new: Sequence[StoredMessage], length: int, tools: bytes) -> None:
         """As the journal has it."""
         conversation = session.conversation
         if session.kept:
             self._index.truncate(conversation, kept)
         else:
             conversation.truncate(kept)
+        if tools != conversation.chain.tools:
+            conversation.chain = Chain(conversation.namespace, tools)
         prompt_end = new[-2].position if len(new) > 1 else None
         for told, end in ((new[:-1], prompt_end), (new[-1:], length)):
             if told:
@@ -310,13 +323,14 @@ class Sessions:
         ids: Sequence[int],
         sinks: int,
         now: float,
+        tools: bytes,
     ) -> Record:
         conversation = session.conversation
         return Record(
             key=session.key,
             named=conversation.named,
             fingerprint=self._fingerprint,
-            tools=conversation.chain.tools,
+            tools=tools,
             sinks=sinks,
             kept_messages=kept,
             messages=new,

@@ -87,6 +87,10 @@ class Settings(BaseSettings):
     trust_model: bool = setting(False, "Model", "serve unproven model types, too, after a self-check")
     threads: int = setting(0, "Model", "CPU threads; 0 is one per core", ge=0)
 
+    tool_block: Literal["generic", "refuse"] = setting(
+        "generic", "Model", "for templates that show no tools: generic or refuse (docs/tools.md)"
+    )
+
     policy: PolicyName = setting(
         "sinks", "Cache", "sinks, window, recompute or dense: which tokens stay (docs/caches.md)"
     )

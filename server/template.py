@@ -1,16 +1,20 @@
 """Messages to token ids, by the model's own chat template and tokenizer."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from jinja2 import TemplateError
 from tokenizers import AddedToken, Tokenizer
 
+from server.chain import Message
 from server.reasoning import KNOWN_TAGS
+from server.tools.definitions import Tools
+from server.tools.detection import CALL_ID, CALLED, PROBE, RESULT, detect
+from server.tools.dialect import has_calls
 
 if TYPE_CHECKING:  # takes seconds, in which the server should answer already that it is loading
     from transformers import PreTrainedTokenizerFast
@@ -20,8 +24,7 @@ MIN_PINNED = 4
 OPEN, CLOSE = "\U000f0000", "\U000f0001"
 REPLY = "\U000f0002"  # stands for what the assistant said, where only what follows it is wanted
 SENTINEL = re.compile(f"{OPEN}([0-9]+){CLOSE}")
-
-Message = dict[str, str]  # role, content, and name where the template shows it
+NO_TOOLS = Tools()
 
 
 class TokenizerError(ValueError):
@@ -58,6 +61,11 @@ class ChatTemplate:
         self.tags = next((tags for tags in KNOWN_TAGS if tags.close in str(tokenizer.chat_template)), None)
         self.opens = self.tags is not None and self._render(probe[:1]).rstrip().endswith(self.tags.open)
         self.grows = self._grows_behind("said {}") and (keep_thinking or self._grows_thinking())
+        self.dialect = detect(self._render)
+        # Special tokens that readers of answers must see.
+        self.special_marks = self._special(self.dialect.format.marks)
+        self.special_tags = self._special((self.tags.open, self.tags.close) if self.tags else ())
+        self.grows_with_tools = self._grows_with_tools()
         parts = self.tokenizer.to_str(), str(tokenizer.chat_template)
         self.identity = blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()  # of what makes ids of text
 
@@ -79,26 +87,50 @@ class ChatTemplate:
         except MessagesError as error:
             raise TokenizerError(f"the chat template cannot be used: {error}") from error
 
-    def encode(self, messages: Sequence[Message]) -> list[int]:
+    def encode(self, messages: Sequence[Message], tools: Tools = NO_TOOLS) -> list[int]:
         """The conversation up to where the assistant speaks next. Raises `MessagesError`."""
-        guarded = self._guarded(messages)
-        return self._tokenize(self._render(guarded), plain=guarded == list(messages))
+        prepared, shown = self._prepare(messages, tools)
+        guarded = self._guarded(prepared)
+        return self._tokenize(self._render(guarded, self._guarded(shown)), plain=guarded == list(prepared))
 
-    def encode_behind(self, system: Sequence[Message], messages: Sequence[Message]) -> list[int]:
+    def encode_behind(
+        self,
+        system: Sequence[Message],
+        messages: Sequence[Message],
+        tools: Tools = NO_TOOLS,
+        names: Mapping[str, str] | None = None,
+    ) -> list[int]:
         """What follows a reply of the assistant's: its closing, then `messages`, up to where it speaks next.
 
-        Nothing that came before the reply is rendered but the system messages. Raises `MessagesError`.
+        Nothing that came before the reply is rendered but the system messages. names: of the calls that were made
+        before, by their ids. Raises `MessagesError`.
         """
-        guarded = self._guarded(messages)
-        before = [*self._guarded(system), {"role": "user", "content": "-"}, {"role": "assistant", "content": REPLY}]
-        text = self._render([*before, *guarded]).partition(REPLY)[2]
+        guarded = self._guarded(self._prepare(messages, NO_TOOLS, names)[0])
+        text = self._render_behind(self._guarded(system), guarded, tools)
+        plain = guarded == list(messages)
         if self._control_ids and not self._control_in_text.match(text):
             # Tokenizers may write the beginning of a text in another way than its middle, which this is.
             control = min(self._control_ids)
             begin = self.tokenizer.id_to_token(control)
-            ids = self._tokenize(f"{begin}{text}", plain=guarded == list(messages))
+            ids = self._tokenize(f"{begin}{text}", plain=plain)
             return ids[ids.index(control) + 1 :]
-        return self._tokenize(text, plain=guarded == list(messages))
+        return self._tokenize(text, plain=plain)
+
+    def _render_behind(self, system: Sequence[Message], messages: Sequence[Message], tools: Tools) -> str:
+        before = [*system, {"role": "user", "content": "-"}, {"role": "assistant", "content": REPLY}]
+        prepared, shown = self._prepare(before, tools)
+        return self._render([*prepared, *messages], self._guarded(shown)).partition(REPLY)[2]
+
+    def _prepare(
+        self, messages: Sequence[Message], tools: Tools, names: Mapping[str, str] | None = None
+    ) -> tuple[Sequence[Message], list[dict[str, Any]] | None]:
+        if not tools and not any(map(has_calls, messages)):
+            return messages, None
+        return self.dialect.prepare(messages, tools, names or {})
+
+    def _special(self, texts: Iterable[str]) -> dict[str, int]:
+        tokens = {text: self.tokenizer.token_to_id(text) for text in texts}
+        return {text: token for text, token in tokens.items() if token in self._control_ids}
 
     def _grows_thinking(self) -> bool:
         """The same where the model thinks: its template, or we, drop what was thought."""
@@ -139,6 +171,24 @@ class ChatTemplate:
         """Without the tag before what the assistant thinks next: no reply is rendered with it."""
         return text.rstrip().removesuffix(self.tags.open) if self.tags is not None and self.opens else text
 
+    def _grows_with_tools(self) -> bool:
+        """The same for conversations with calls: whether what is new can be rendered alone, behind any reply."""
+        results: list[Message] = [CALLED, RESULT]
+        user, said = {"role": "user", "content": "-"}, {"role": "assistant", "content": "said"}
+        chat: list[Message] = [user, *results, *results, said, user, said, user, *results, said, user]
+        starts = [index for index, message in enumerate(chat) if message["role"] == "assistant"]
+        try:
+            for start, end in zip(starts, [*starts[1:], len(chat)], strict=True):
+                before, whole = (self._render(*self._prepare(chat[:stop], PROBE)) for stop in (start, end))
+                before = self._unopened(before)
+                new = self._prepare(chat[start + 1 : end], NO_TOOLS, {CALL_ID: PROBE.functions[0].name})[0]
+                behind = self._render_behind([], new, PROBE)
+                if not (whole.startswith(before) and whole[len(before) :].endswith(behind)):
+                    return False
+        except MessagesError:
+            return False
+        return True
+
     def _tokenize(self, text: str, *, plain: bool) -> list[int]:
         """plain: the messages in it had nothing that looks like a control token."""
         if plain:
@@ -152,26 +202,36 @@ class ChatTemplate:
         """Text of its own, without control tokens: one that is written in it stays text."""
         return _encode(self._literal, text)
 
-    def pinned(self, messages: Sequence[Message], tokens: Sequence[int]) -> int:
+    def pinned(self, messages: Sequence[Message], tokens: Sequence[int], tools: Tools = NO_TOOLS) -> int:
         """How many of `tokens`, which `encode` made of `messages`, depend on nothing behind the system messages.
 
         The text of the first user message may melt into the token before it, so it is tried with two texts that
         begin differently: what they and `tokens` have in common is the pinned block. At least 4.
         """
         num_system = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
-        variants = [self.encode([*messages[:num_system], {"role": "user", "content": text}]) for text in ("a", "Z")]
+        variants = [
+            self.encode([*messages[:num_system], {"role": "user", "content": text}], tools) for text in ("a", "Z")
+        ]
         common = takewhile(lambda ids: len(set(ids)) == 1, zip(tokens, *variants, strict=False))
         return max(MIN_PINNED, sum(1 for _ in common))
 
-    def _guarded(self, messages: Sequence[Message]) -> list[Message]:
-        return [{key: self._guard(text) for key, text in message.items()} for message in messages]
+    def _guarded(self, value: Any) -> Any:
+        """A copy of messages or tools in which nothing looks like a control token."""
+        if isinstance(value, str):
+            return self._guard(value)
+        if isinstance(value, Mapping):
+            return {self._guard(key): self._guarded(inner) for key, inner in value.items()}
+        return [self._guarded(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def _guard(self, text: str) -> str:
         return self._protected_in_messages.sub(lambda found: f"{OPEN}{self._protected.index(found[0])}{CLOSE}", text)
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def _render(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> str:
+        given: tuple[Any, Any] = list(messages), tools
         try:
-            text = self._template.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            text = self._template.apply_chat_template(
+                given[0], tools=given[1], tokenize=False, add_generation_prompt=True
+            )
         except (TemplateError, TypeError) as error:
             raise MessagesError(str(error)) from error
         assert isinstance(text, str)

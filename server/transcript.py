@@ -1,7 +1,8 @@
 """From the engine's outputs to the text of an answer: what is delivered, what is counted, why it ends."""
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -11,6 +12,7 @@ from server.piece import Piece, Told
 from server.reasoning import Reasoning
 from server.replies import FinishReason
 from server.stops import StopMatcher
+from server.tools.calls import Calls
 from server.vocabulary import Vocabulary
 
 
@@ -21,23 +23,28 @@ class Transcript:
         self,
         tokenizer: Tokenizer,
         stops: Iterable[str],
+        *,
         vocabulary: Vocabulary | None = None,
         reasoning: Reasoning | None = None,
-        *,
+        calls: Calls | None = None,
+        shown: Container[int] = (),
         empty: bool = False,
     ) -> None:
-        """vocabulary: where the outputs have scores, which are to be told. empty: nothing of the outputs is."""
-        self._reasoning = reasoning or Reasoning(None)
-        self._vocabulary = vocabulary
-        self._empty = empty
-        self._detokenizer = Detokenizer(tokenizer)
+        """vocabulary: where the outputs have scores, which are to be told. calls: where the answer may hold some.
+        shown: special tokens that have a text. empty: nothing of the outputs is told.
+        """
+        self._detokenizer = Detokenizer(tokenizer, shown)
         self._matcher = StopMatcher(stops)
+        self._vocabulary = vocabulary
+        self._reasoning = reasoning or Reasoning(None)
+        self.calls = calls or Calls()
+        self._empty = empty
         self._untold: deque[Told] = deque()  # tokens whose text has not begun yet
         self._produced = 0  # characters, delivered or held back
         self._passed = 0  # of these, before any stop string
         self.num_tokens = 0  # delivered, with the one that ended the answer
         self.kept: list[int] = []  # those that stay in the session: all but an end token, which templates write
-        self.text = ""  # delivered
+        self.text = ""  # delivered, without calls
         self.thought = ""  # the same, before the answer
         self.num_thought = 0  # tokens
         self.drafted: Counter[str] = Counter()  # tokens by source
@@ -46,6 +53,12 @@ class Transcript:
         self.num_accepted = 0
         self.finish_reason: FinishReason | None = None
         self.keep: int | None = None  # set with a stop string: the session's length up to the token that completed it
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """As clients see it, and send it back."""
+        calls = self.calls.made
+        return {"role": "assistant", "content": self.text, **({"tool_calls": calls} if calls else {})}
 
     def push(self, output: Output) -> Piece:
         """What this output adds, maybe nothing. Not to be called once there is a `finish_reason`."""
@@ -86,7 +99,7 @@ class Transcript:
             thought = self._reasoning.thinking
             self._split(text, piece)
             self.num_thought += thought or self._reasoning.thinking
-            if stopped:
+            if stopped or self.calls.are_enough:
                 self.keep = first_length + index
                 self._close("stop", piece)
                 return
@@ -99,18 +112,19 @@ class Transcript:
         self._close("stop" if stopped else reason, piece)
 
     def _close(self, reason: FinishReason, piece: Piece) -> None:
-        self.finish_reason = reason
         thought, answer = self._reasoning.flush()
         piece.thought += thought
-        piece.text += answer
+        piece.text += self.calls.push(answer) + self.calls.flush()
+        self.finish_reason = "tool_calls" if reason == "stop" and self.calls.made else reason
 
     def _split(self, text: str, piece: Piece) -> None:
         self._passed += len(text)
         thought, answer = self._reasoning.push(text)
         piece.thought += thought
-        piece.text += answer
+        piece.text += self.calls.push(answer)
 
     def _deliver(self, piece: Piece) -> Piece:
+        piece.calls = self.calls.take()
         self.text += piece.text
         self.thought += piece.thought
         while piece and self._untold and self._untold[0].offset < self._passed:

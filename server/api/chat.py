@@ -16,7 +16,6 @@ from server.chat_reply import ChatReply
 from server.chat_turn import ChatTurn
 from server.disconnect import unless_gone
 from server.errors import invalid
-from server.reasoning import Reasoning
 from server.replies import Identity
 from server.request import Request
 from server.schemas import SESSION_ID, ChatRequest
@@ -71,6 +70,11 @@ def _check(asked: ChatRequest, max_output_tokens: int, facts: EngineFacts) -> No
     asking.check(asked, asked.asked_tokens or max_output_tokens, max_output_tokens, facts)
     if asked.top_logprobs is not None and not asked.logprobs:
         raise invalid("'top_logprobs' is only allowed with 'logprobs': true.", "top_logprobs")
+    for name in ("tool_choice", "parallel_tool_calls"):
+        if getattr(asked, name) is not None and not asked.tools:
+            raise invalid(f"'{name}' is only allowed with 'tools'.", name)
+    if unknown := (asked.choice.names or frozenset()) - asked.offered.names:
+        raise invalid(f"'tool_choice' names a function that is not among 'tools': {min(unknown)}.", "tool_choice")
 
 
 def _another(service: Service, request: Request, stack: ExitStack) -> Request:
@@ -89,21 +93,17 @@ def _reply(
     def answer(turn: ChatTurn, transcript: Transcript) -> Answer:
         return Answer(turn.request, transcript, scheduler, deadline, turn.lease.keep)
 
-    def transcript() -> Transcript:
-        template = loaded.template
-        return Transcript(template.tokenizer, asked.stop, vocabulary, Reasoning(template.tags, opened=template.opens))
-
     def late(request: Request, number: int) -> LateAnswer:
         async def begin(transcript: Transcript) -> Answer:
             branch = await turn.branch(request, number)
             leaving.callback(branch.leave)
             return answer(branch, transcript)
 
-        return LateAnswer(begin, transcript())
+        return LateAnswer(begin, turn.transcript)
 
     leaving = ExitStack()  # of choices that have begun
     stack.push(leaving)
-    answers: list[Answer | LateAnswer] = [answer(turn, transcript())]
+    answers: list[Answer | LateAnswer] = [answer(turn, turn.transcript)]
     answers += (late(request, number) for number, request in enumerate(others, 1))
     identity = Identity(f"chatcmpl-{turn.request.id}", int(time.time()), asked.model, loaded.fingerprint)
     return ChatReply(

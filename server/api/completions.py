@@ -124,4 +124,4 @@ class _Completing:
     def _transcript(self) -> Transcript:
         asked, loaded = self._asked, self._loaded
         vocabulary = None if asked.logprobs is None else loaded.vocabulary
-        return Transcript(loaded.template.tokenizer, asked.stop, vocabulary, empty=asked.max_tokens == 0)
+        return Transcript(loaded.template.tokenizer, asked.stop, vocabulary=vocabulary, empty=asked.max_tokens == 0)

@@ -113,4 +113,4 @@ def test_thoughts_that_are_sent_back_change_no_match(server: Server) -> None:
     more = [{"role": "user", "content": "A?"}, message, {"role": "user", "content": "B?"}]
     assert whole(server, messages=more, max_tokens=2)["session"]["matched"] == "extend"
     bad = [{"role": "user", "content": "A?", "reasoning_content": "x"}]
-    assert server.post(ask(messages=bad)).json()["error"]["param"] == "messages[0]"
+    assert server.post(ask(messages=bad)).json()["error"]["param"] == "messages[0].reasoning_content"

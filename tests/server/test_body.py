@@ -14,8 +14,24 @@ from starlette.requests import Request
 from server import body
 from server.errors import ApiError
 from server.schemas import ChatRequest
+from server.tools.definitions import Choice, Tools
 
 GOOD: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+CALL: dict[str, Any] = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def calling(**changes: Any) -> str:
+    """Messages with a call."""
+    return json.dumps([{"role": "assistant", "content": None, "tool_calls": [CALL | changes]}])
+
+
+def tool(**changes: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}} | changes}
+
+
+TOOL = tool()
+NO_SCHEMAS: list[Any] = [5, [], {"type": "string"}, {"type": ["object"]}, {"a": float("nan")}, {"a": "\ud800"}]
+TOOL_NAMED = {"type": "function", "function": {"name": "f"}}
 
 
 def parse(**changes: Any) -> ChatRequest:
@@ -58,7 +74,7 @@ def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
         ("messages[0]", ["[5]", '["hi"]', "[[]]", "[null]"]),
         (
             "messages[0].role",
-            ['[{"content": "hi"}]', '[{"role": "tool", "content": "x"}]', '[{"role": 1, "content": ""}]'],
+            ['[{"content": "hi"}]', '[{"role": "function", "content": "x"}]', '[{"role": 1, "content": ""}]'],
         ),
         (
             "messages[0].content",
@@ -120,7 +136,41 @@ def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
         ("lookahead.sources", ['{"sources": []}']),
         ("response_format", ["5"]),
         ("response_format.type", ['{"type": "json_object"}']),
-        ("tools", ["[]"]),
+        ("messages[0].tool_calls", [json.dumps([{"role": "user", "content": "x", "tool_calls": [CALL]}])]),
+        ("messages[0].content", ['[{"role": "assistant"}]', '[{"role": "tool", "tool_call_id": "1"}]']),
+        ("messages[0].tool_call_id", ['[{"role": "tool", "content": "x"}]']),
+        ("messages[0].tool_call_id", ['[{"role": "user", "content": "x", "tool_call_id": "1"}]']),
+        ("messages[0].tool_calls[0].id", [calling(id=None), calling(id=""), calling(id=5)]),
+        ("messages[0].tool_calls[0].type", [calling(type="custom"), calling(type=None)]),
+        ("messages[0].tool_calls[0].function", [calling(function=None), calling(function="f")]),
+        ("messages[0].tool_calls[0].function.arguments", [calling(function={"name": "f", "arguments": {}})]),
+        ("tools", ["[]", "{}", json.dumps([TOOL, TOOL]), json.dumps([tool(name=f"f{i}") for i in range(129)])]),
+        ("tools[0].type", ['[{"type": "custom"}]', "[{}]"]),
+        ("tools[0].function", ['[{"type": "function"}]']),
+        (
+            "tools[0].function.name",
+            [json.dumps([tool(name=name)]) for name in ("", "a b", "x" * 65, "\u00e9", 5, "f\n")],
+        ),
+        ("tools[0].function.description", [json.dumps([tool(description=5)])]),
+        ("tools[0].function.strict", [json.dumps([tool(strict="yes")])]),
+        (
+            "tools[0].function.parameters",
+            [json.dumps([tool(parameters=schema)]) for schema in NO_SCHEMAS]
+            + [json.dumps([tool(parameters={"a": "x"})]).replace('"x"', "[" * 200 + "]" * 200)],
+        ),
+        ("tool_choice", ["5", '"any"', "[]"]),
+        ("tool_choice.type", ['{"type": "custom"}', "{}"]),
+        ("tool_choice.function", ['{"type": "function"}']),
+        ("tool_choice.function.name", ['{"type": "function", "function": {"name": "a b"}}']),
+        (
+            "tool_choice.allowed_tools.mode",
+            ['{"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": []}}'],
+        ),
+        (
+            "tool_choice.allowed_tools.tools",
+            ['{"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}'],
+        ),
+        ("parallel_tool_calls", ["5", '"yes"']),
         ("top_logprobs", ["-1", "21", "true"]),
         ("no_such_thing", ["1"]),
     ],
@@ -144,9 +194,33 @@ def test_a_strange_name_is_told_without_harm() -> None:
 
 
 def test_null_is_absent() -> None:
-    assert parse(**dict.fromkeys(set(ChatRequest.model_fields) - set(GOOD)), tools=None) == parse()
+    assert parse(**dict.fromkeys(set(ChatRequest.model_fields) - set(GOOD))) == parse()
     message = {"role": "assistant", "content": "hi", "refusal": None, "tool_calls": None, "name": None}
     assert parse(messages=[message]).messages[0].plain() == {"role": "assistant", "content": "hi"}
+
+
+def test_calls_and_their_results_are_kept_and_nothing_else_of_them() -> None:
+    function = CALL["function"] | {"parsed_arguments": {}}
+    called = {"role": "assistant", "content": None, "tool_calls": [CALL | {"index": 0, "function": function}]}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "42"}]}
+    messages = [message.plain() for message in parse(messages=[called, result]).messages]
+    assert messages[0] == {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    assert messages[1] == {"role": "tool", "tool_call_id": "call_1", "content": "42"}
+
+
+def test_tools_and_choices() -> None:
+    named, allowed = {"type": "function", "function": {"name": "f"}}, {"mode": "required", "tools": [TOOL_NAMED]}
+    assert parse(tools=[TOOL]).choice == Choice("auto")
+    assert parse(tools=[TOOL], parallel_tool_calls=False, tool_choice="none").choice == Choice("none", parallel=False)
+    assert parse(tools=[TOOL], tool_choice=named).choice == Choice("required", frozenset({"f"}), parallel=False)
+    choice = parse(tools=[TOOL], tool_choice={"type": "allowed_tools", "allowed_tools": allowed}).choice
+    assert choice == Choice("required", frozenset({"f"}))
+    bare = parse(tools=[{"type": "function", "function": {"name": "f"}}, tool(name="g", strict=True)]).offered
+    assert bare.names == {"f", "g"}
+    assert Tools.decode(bare.encoded).encoded == bare.encoded
+    assert bare.shown[0]["function"] == {"name": "f", "parameters": {"type": "object", "properties": {}}}
+    assert not Tools.decode(b"")
+    assert Tools().encoded == b""
 
 
 def test_what_asks_for_nothing_is_taken() -> None:

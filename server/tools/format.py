@@ -1,0 +1,63 @@
+"""How a kind of model writes its calls."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from server.tools.definitions import Choice, Function, Tools
+from server.tools.reader import CallReader
+
+
+@dataclass(frozen=True)
+class Call:
+    """One that was made."""
+
+    name: str
+    arguments: Any  # as JSON was parsed; text that is none, as it is
+
+
+class ToolFormat(ABC):
+    """Has no state."""
+
+    name: ClassVar[str]
+    marks: ClassVar[Sequence[str]]  # texts that calls are known by; where they are special tokens, they must be seen
+
+    @abstractmethod
+    def reader(self, names: Collection[str]) -> CallReader:
+        """For one answer; names: of the functions that may be called."""
+
+    @abstractmethod
+    def write(self, calls: Sequence[Call]) -> str:
+        """As the model writes them, for templates that do not."""
+
+    @abstractmethod
+    def grammar(self, tools: Tools, choice: Choice, special: Mapping[str, int]) -> str:
+        """What the model may write, in llguidance's dialect of Lark. special: tokens by their text, of the marks."""
+
+
+def literal(text: str) -> str:
+    """Text in a grammar."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def mark(text: str, special: Mapping[str, int]) -> str:
+    """Text in a grammar, or the token that it is."""
+    return f"<[{special[text]}]>" if text in special else literal(text)
+
+
+def schema(function: Function) -> str:
+    """Its arguments in a grammar, spelled as models are used to. Of a strict one, nothing is left out of account."""
+    options = {
+        "whitespace_flexible": False,
+        "item_separator": ", ",
+        "key_separator": ": ",
+        "lenient": not function.strict,
+    }
+    return f"%json {json.dumps({**function.parameters, 'x-guidance': options}, ensure_ascii=False)}"
+
+
+def dump(value: Any) -> str:
+    """JSON as templates write it."""
+    return json.dumps(value, ensure_ascii=False)
