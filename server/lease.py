@@ -245,8 +245,9 @@ class Lease:
         facts, most = self._facts, self._settings.max_prompt_tokens
         if self._sinks > facts.max_sinks:
             raise context_length_exceeded(
-                f"The system messages{' and tools' if self.tools else ''} take {self._sinks} tokens; at most {facts.max_sinks} can be pinned "
-                f"at a capacity of {facts.capacity} with blocks of {facts.block}."
+                f"The system messages{' and tools' if self.tools else ''} take {self._sinks} tokens; "
+                f"at most {facts.max_sinks} can be pinned at a capacity of {facts.capacity} with blocks of "
+                f"{facts.block}."
             )
         if len(self._tokens) > most:
             raise context_length_exceeded(

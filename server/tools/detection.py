@@ -26,16 +26,14 @@ def detect(render: Render) -> Dialect:
 
 
 def _native(render: Render) -> Dialect | None:
-    for null_content in (False, True):
-        dialect = Native(Hermes(), null_content=null_content)
-        try:
-            told = render(*dialect.prepare([USER], PROBE, {}))
-            called = render(*dialect.prepare([USER, CALLED, RESULT], PROBE, {}))
-        except ValueError:
-            continue
-        if NAME in told and "probe result" in called and (format_ := _format(called)) is not None:
-            return Native(format_, null_content=null_content)
-    return None
+    dialect = Native(Hermes())
+    try:
+        told = render(*dialect.prepare([USER], PROBE, {}))
+        called = render(*dialect.prepare([USER, CALLED, RESULT], PROBE, {}))
+    except ValueError:
+        return None
+    format_ = _format(called)
+    return Native(format_) if format_ is not None and NAME in told and "probe result" in called else None
 
 
 def _format(called: str) -> ToolFormat | None:

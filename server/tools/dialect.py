@@ -71,11 +71,6 @@ class Native(Dialect):
 
     is_native = True
 
-    def __init__(self, format_: ToolFormat, *, null_content: bool) -> None:
-        """null_content: whether the content of a message with nothing but calls must be null for them to be written."""
-        super().__init__(format_)
-        self._empty = None if null_content else ""
-
     def prepare(
         self, messages: Sequence[Message], tools: Tools, names: Mapping[str, str]
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
@@ -90,7 +85,7 @@ class Native(Dialect):
             written = [
                 {"id": _short(call["id"]), "type": "function", "function": _as_called(call).__dict__} for call in calls
             ]
-            return {**message, "content": message.get("content") or self._empty, "tool_calls": written}
+            return {**message, "content": message.get("content") or "", "tool_calls": written}
         return dict(message)
 
 
