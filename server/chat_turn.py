@@ -112,9 +112,9 @@ class ChatTurn:
     def transcript(self) -> Transcript:
         """A new one, for the answer to come."""
         asked, template = self.asked, self._loaded.template
-        names = [function.name for function in asked.choice.callable(self.lease.tools)]
-        reader = template.dialect.format.reader(names) if names else None
-        shown = frozenset(template.special_marks.values()) if names else frozenset()
+        functions = asked.choice.callable(self.lease.tools)
+        reader = template.dialect.format.reader(functions) if functions else None
+        shown = frozenset(template.special_marks.values()) if functions else frozenset()
         return Transcript(template.tokenizer, asked.stop, reader, shown, parallel=asked.choice.parallel)
 
     async def _run(self, turn: Turn) -> None:

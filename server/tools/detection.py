@@ -9,6 +9,7 @@ from server.tools.definitions import Function, Tools
 from server.tools.dialect import Dialect, Generic, Native
 from server.tools.format import ToolFormat
 from server.tools.json_format import Hermes, Llama, Mistral
+from server.tools.xml_format import QwenCoder
 
 NAME, VALUE, CALL_ID = "probe_function", "probe value", "call_probe"
 PROBE = Tools([Function(NAME, "probe description", {"type": "object", "properties": {"key": {"type": "string"}}})])
@@ -45,6 +46,8 @@ def _format(called: str) -> ToolFormat | None:
     before, between = called[max(0, start - 100) : start], called[start + len(NAME) : end]
     if "<tool_call>" in before and '"arguments"' in between:
         return Hermes()
+    if f"<function={NAME}>" in called[:end] and "<parameter=key>" in between:
+        return QwenCoder()
     if "[TOOL_CALLS]" in before and '"arguments"' in between:
         return Mistral()
     if '"parameters"' in between:

@@ -128,13 +128,15 @@ class Generic(Dialect):
 
 
 def _as_called(call: Mapping[str, Any]) -> Call:
+    """Arguments as an object, which is all that templates take: a model may have written something else."""
     function = call["function"]
     text = function.get("arguments") or "{}"
     try:
         arguments = json.loads(text)
     except (ValueError, RecursionError):
-        arguments = text
-    return Call(function["name"], text if nests_deeper(arguments) else arguments)
+        arguments = None
+    is_object = isinstance(arguments, dict) and not nests_deeper(arguments)
+    return Call(function["name"], arguments if is_object else {"arguments": text})
 
 
 def _short(id_: str) -> str:

@@ -83,6 +83,13 @@ MISTRAL_7 = (  # they stand at the beginning
     "{{ '[/AVAILABLE_TOOLS]' }}{% endif %}{% for m in messages %}"
     "{% if m.role == 'user' %}{{ '[INST]' + m.content + '[/INST]' }}" + MISTRAL_CALLS
 )
+CODER = QWEN.replace(
+    QWEN[QWEN.index("{% for call in m.tool_calls %}") : QWEN.index("{% endfor %}{{ '<|im_end|>")],
+    "{% for call in m.tool_calls %}{{ '\n<tool_call>\n<function=' + call.function.name + '>\n' }}"
+    "{% for key, value in call.function.arguments | items %}{{ '<parameter=' + key + '>\n' }}"
+    "{{ value if value is string else value | tojson }}{{ '\n</parameter>\n' }}{% endfor %}"
+    "{{ '</function>\n</tool_call>' }}",
+)
 UNKNOWN = QWEN.replace('\n<tool_call>\n{"name": "', "<|call|>").replace('", "arguments": ', "<|sep|>")
 MUTE = QWEN.replace("m.role == 'assistant' and not m.tool_calls", "m.role == 'assistant'")
 GEMMA = (
@@ -98,6 +105,7 @@ SHAPES = {
     "llama": (LLAMA, "llama", True, True),
     "mistral": (MISTRAL, "mistral", True, False),
     "mistral 7": (MISTRAL_7, "mistral", True, True),
+    "qwen coder": (CODER, "qwen-coder", True, True),
     "calls of another kind": (UNKNOWN, "hermes", False, True),
     "tools, but no calls": (MUTE, "hermes", False, True),
     "chatml": (CHAT_TEMPLATE, "hermes", False, True),
@@ -123,7 +131,7 @@ def test_what_a_template_is_made_for(name: str) -> None:
     assert (template.dialect.format.name, template.dialect.is_native) == (kind, is_native)
     assert template.grows_with_tools is grows
     assert template.grows
-    special = {"llama": {"<|python_tag|>"}, "mistral": {"[TOOL_CALLS]"}, "hermes": set()}
+    special = {"llama": {"<|python_tag|>"}, "mistral": {"[TOOL_CALLS]"}, "hermes": set(), "qwen-coder": set()}
     assert set(template.special_marks) == special[kind]
 
 
@@ -132,7 +140,7 @@ def test_tools_calls_and_results_are_shown(name: str) -> None:
     template = with_template(SHAPES[name][0])
     text = text_of(template, [USER, called(1), result(1)])
     assert "Of a city." in text
-    assert '{"city": "Rome"}' in text
+    assert ("<parameter=city>\nRome\n" if name == "qwen coder" else '{"city": "Rome"}') in text
     assert text.index("weather") < text.index("Rome") < text.index("1 degrees")
     assert template.encode([USER, called(1), result(1)]) == template.encode([USER, called(1), result(1)], Tools())
 
@@ -210,7 +218,7 @@ def test_arguments_need_not_be_what_a_template_expects(arguments: str) -> None:
         template = with_template(SHAPES[name][0])
         calls: Message = {"role": "assistant", "content": "", "tool_calls": [made]}
         text = text_of(template, [USER, calls, {"role": "tool", "tool_call_id": "1", "content": "x"}])
-        assert ("{}" if not arguments else arguments[:5].replace('"', "")) in text.replace('"', "")
+        assert arguments.replace('"', "")[:5] in text.replace("\\", "").replace('"', "")
 
 
 def test_how_deep_json_is() -> None:
