@@ -137,7 +137,7 @@ class _Process:
         check_together(self._settings, facts, template)
         kept = await open_sessions(self._settings, self._scheduler, facts, template)
         self._service.loaded = Loaded(facts, template, kept)
-        rich.print(start_up_table(self._settings, facts))
+        rich.print(start_up_table(self._settings, facts, template.dialect))
         logger.info("Ready; Ctrl-C ends it")
         self._tidying = asyncio.create_task(kept.tidy())
         await self._supervisor.run()

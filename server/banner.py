@@ -5,6 +5,7 @@ from rich.table import Table
 
 from decoding.options import EngineFacts
 from server.settings import Settings
+from server.tools.dialect import Dialect
 
 _EXACT = {
     "bits": "texts are the same whatever is drafted and in any batch, to the bit",
@@ -12,13 +13,13 @@ _EXACT = {
 }
 
 
-def start_up_table(settings: Settings, facts: EngineFacts) -> Table:
+def start_up_table(settings: Settings, facts: EngineFacts, dialect: Dialect) -> Table:
     """What the server runs with."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     sessions = min(facts.max_sessions, settings.max_running or facts.max_sessions)
     return _table(
         [
-            *_rows(settings, facts),
+            *_rows(settings, facts, dialect),
             ("sessions", f"{facts.max_sessions:,} fit, {sessions:,} decoded at once"),
             ("loaded in", f"{facts.load_seconds:.1f} s"),
             ("address", f"http://{host}:{settings.port}"),
@@ -26,10 +27,10 @@ def start_up_table(settings: Settings, facts: EngineFacts) -> Table:
     )
 
 
-def model_table(settings: Settings, facts: EngineFacts) -> Table:
+def model_table(settings: Settings, facts: EngineFacts, dialect: Dialect) -> Table:
     """How a model is served."""
     return _table(
-        [*_rows(settings, facts), ("sessions", f"{facts.max_sessions:,} fit into the memory that is free now")]
+        [*_rows(settings, facts, dialect), ("sessions", f"{facts.max_sessions:,} fit into the memory that is free now")]
     )
 
 
@@ -43,7 +44,7 @@ def _table(rows: list[tuple[str, str]]) -> Table:
     return table
 
 
-def _rows(settings: Settings, facts: EngineFacts) -> list[tuple[str, str]]:
+def _rows(settings: Settings, facts: EngineFacts, dialect: Dialect) -> list[tuple[str, str]]:
     threads = f", {facts.threads} thread{'s' if facts.threads > 1 else ''}" if facts.device == "cpu" else ""
     return [
         ("model", f"{settings.public_model_name} ({facts.model_type}, trained on {facts.trained_context:,} tokens)"),
@@ -55,8 +56,15 @@ def _rows(settings: Settings, facts: EngineFacts) -> list[tuple[str, str]]:
         ("capacity", f"{facts.capacity:,} tokens a session"),
         ("block", f"{facts.block:,} tokens evicted at a time"),
         ("drafting", _drafting(facts)),
+        ("tools", _tools(settings, dialect)),
         ("memory", f"{ByteSize(facts.session_bytes).human_readable(separator=' ')} a session"),
     ]
+
+
+def _tools(settings: Settings, dialect: Dialect) -> str:
+    if dialect.is_native:
+        return f"by the model's template, calls as {dialect.format.name}"
+    return "refused: the template shows none" if settings.tool_block == "refuse" else "by a block in the system message"
 
 
 def _drafting(facts: EngineFacts) -> str:

@@ -103,14 +103,18 @@ class ChatTurn:
     def transcript(self) -> Transcript:
         """A new one, for the answer to come."""
         asked, template = self.asked, self._loaded.template
-        names = [function.name for function in asked.choice.callable(self.lease.tools)]
+        functions = asked.choice.callable(self.lease.tools)
+        shown, calls = [*template.special_tags.values()], None
+        if functions:
+            calls = Calls(template.dialect.format.reader(functions), parallel=asked.choice.parallel)
+            shown += template.special_marks.values()
         return Transcript(
             template.tokenizer,
             asked.stop,
             vocabulary=self._loaded.vocabulary if asked.logprobs else None,
             reasoning=Reasoning(template.tags, opened=template.opens),
-            calls=Calls(template.dialect.format.reader(names), parallel=asked.choice.parallel) if names else None,
-            shown=frozenset([*template.special_tags.values(), *(template.special_marks.values() if names else ())]),
+            calls=calls,
+            shown=frozenset(shown),
         )
 
     async def _run(self, turn: Turn) -> None:

@@ -20,7 +20,8 @@ def check(settings: Settings) -> int:
 
     try:
         facts = build(settings.engine_options(folder)).facts
-        check_together(settings, facts, ChatTemplate.load(folder))
+        template = ChatTemplate.load(folder)
+        check_together(settings, facts, template)
     except (ModelRefusedError, TokenizerError) as reason:
         print(f"{settings.public_model_name} is not served: {reason}", file=sys.stderr)
         return 1
@@ -28,5 +29,5 @@ def check(settings: Settings) -> int:
         words = " ".join(str(error).split())
         print(f"{settings.public_model_name} cannot be loaded: {type(error).__name__}: {words}", file=sys.stderr)
         return 1
-    Console().print(f"{settings.public_model_name} is served", model_table(settings, facts))
+    Console().print(f"{settings.public_model_name} is served", model_table(settings, facts, template.dialect))
     return 0

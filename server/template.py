@@ -174,8 +174,9 @@ class ChatTemplate:
     def _grows_with_tools(self) -> bool:
         """The same for conversations with calls: whether what is new can be rendered alone, behind any reply."""
         results: list[Message] = [CALLED, RESULT]
-        user, said = {"role": "user", "content": "-"}, {"role": "assistant", "content": "said"}
-        chat: list[Message] = [user, *results, *results, said, user, said, user, *results, said, user]
+        said = {"role": "assistant", "content": "said"}
+        users = [{"role": "user", "content": f"user {number}"} for number in range(4)]
+        chat = [users[0], *results, *results, said, users[1], said, users[2], *results, said, users[3]]
         starts = [index for index, message in enumerate(chat) if message["role"] == "assistant"]
         try:
             for start, end in zip(starts, [*starts[1:], len(chat)], strict=True):

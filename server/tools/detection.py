@@ -9,6 +9,7 @@ from server.tools.definitions import Function, Tools
 from server.tools.dialect import Dialect, Generic, Native
 from server.tools.format import ToolFormat
 from server.tools.json_format import Hermes, Llama, Mistral
+from server.tools.xml_format import QwenCoder
 
 NAME, VALUE, CALL_ID = "probe_function", "probe value", "call_probe"
 PROBE = Tools([Function(NAME, "probe description", {"type": "object", "properties": {"key": {"type": "string"}}})])
@@ -26,16 +27,14 @@ def detect(render: Render) -> Dialect:
 
 
 def _native(render: Render) -> Dialect | None:
-    for null_content in (False, True):
-        dialect = Native(Hermes(), null_content=null_content)
-        try:
-            told = render(*dialect.prepare([USER], PROBE, {}))
-            called = render(*dialect.prepare([USER, CALLED, RESULT], PROBE, {}))
-        except ValueError:
-            continue
-        if NAME in told and "probe result" in called and (format_ := _format(called)) is not None:
-            return Native(format_, null_content=null_content)
-    return None
+    dialect = Native(Hermes())
+    try:
+        told = render(*dialect.prepare([USER], PROBE, {}))
+        called = render(*dialect.prepare([USER, CALLED, RESULT], PROBE, {}))
+    except ValueError:
+        return None
+    format_ = _format(called)
+    return Native(format_) if format_ is not None and NAME in told and "probe result" in called else None
 
 
 def _format(called: str) -> ToolFormat | None:
@@ -47,6 +46,8 @@ def _format(called: str) -> ToolFormat | None:
     before, between = called[max(0, start - 100) : start], called[start + len(NAME) : end]
     if "<tool_call>" in before and '"arguments"' in between:
         return Hermes()
+    if f"<function={NAME}>" in called[:end] and "<parameter=key>" in between:
+        return QwenCoder()
     if "[TOOL_CALLS]" in before and '"arguments"' in between:
         return Mistral()
     if '"parameters"' in between:

@@ -71,11 +71,6 @@ class Native(Dialect):
 
     is_native = True
 
-    def __init__(self, format_: ToolFormat, *, null_content: bool) -> None:
-        """null_content: whether the content of a message with nothing but calls must be null for them to be written."""
-        super().__init__(format_)
-        self._empty = None if null_content else ""
-
     def prepare(
         self, messages: Sequence[Message], tools: Tools, names: Mapping[str, str]
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
@@ -90,7 +85,7 @@ class Native(Dialect):
             written = [
                 {"id": _short(call["id"]), "type": "function", "function": _as_called(call).__dict__} for call in calls
             ]
-            return {**message, "content": message.get("content") or self._empty, "tool_calls": written}
+            return {**message, "content": message.get("content") or "", "tool_calls": written}
         return dict(message)
 
 
@@ -133,13 +128,15 @@ class Generic(Dialect):
 
 
 def _as_called(call: Mapping[str, Any]) -> Call:
+    """Arguments as an object, which is all that templates take: a model may have written something else."""
     function = call["function"]
     text = function.get("arguments") or "{}"
     try:
         arguments = json.loads(text)
     except (ValueError, RecursionError):
-        arguments = text
-    return Call(function["name"], text if nests_deeper(arguments) else arguments)
+        arguments = None
+    is_object = isinstance(arguments, dict) and not nests_deeper(arguments)
+    return Call(function["name"], arguments if is_object else {"arguments": text})
 
 
 def _short(id_: str) -> str:

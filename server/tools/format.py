@@ -2,12 +2,18 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from server.tools.definitions import Choice, Function, Tools
 from server.tools.reader import CallReader
+
+OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # of JSON in grammars
+
+
+class UnenforceableError(ValueError):
+    """A strict function's schema says what no grammar can; the message says what."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +21,7 @@ class Call:
     """One that was made."""
 
     name: str
-    arguments: Any  # as JSON was parsed; text that is none, as it is
+    arguments: Mapping[str, Any]
 
 
 class ToolFormat(ABC):
@@ -25,8 +31,8 @@ class ToolFormat(ABC):
     marks: ClassVar[Sequence[str]]  # texts that calls are known by; where they are special tokens, they must be seen
 
     @abstractmethod
-    def reader(self, names: Collection[str]) -> CallReader:
-        """For one answer; names: of the functions that may be called."""
+    def reader(self, functions: Sequence[Function]) -> CallReader:
+        """For one answer; functions: that may be called."""
 
     @abstractmethod
     def write(self, calls: Sequence[Call]) -> str:
@@ -34,7 +40,10 @@ class ToolFormat(ABC):
 
     @abstractmethod
     def grammar(self, tools: Tools, choice: Choice, special: Mapping[str, int]) -> str:
-        """What the model may write, in llguidance's dialect of Lark. special: tokens by their text, of the marks."""
+        """What the model may write, in llguidance's dialect of Lark. special: tokens by their text, of the marks.
+
+        Raises `UnenforceableError`.
+        """
 
 
 def literal(text: str) -> str:
@@ -49,12 +58,7 @@ def mark(text: str, special: Mapping[str, int]) -> str:
 
 def schema(function: Function) -> str:
     """Its arguments in a grammar, spelled as models are used to. Of a strict one, nothing is left out of account."""
-    options = {
-        "whitespace_flexible": False,
-        "item_separator": ", ",
-        "key_separator": ": ",
-        "lenient": not function.strict,
-    }
+    options = OPTIONS | {"lenient": not function.strict}
     return f"%json {json.dumps({**function.parameters, 'x-guidance': options}, ensure_ascii=False)}"
 
 

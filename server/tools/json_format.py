@@ -1,6 +1,6 @@
 """Calls that are JSON objects: of Hermes and Qwen, of Llama, and of Mistral."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from server.tools.definitions import Choice, Function, Tools
 from server.tools.format import Call, ToolFormat, dump, literal, mark, schema
@@ -14,8 +14,8 @@ class JsonFormat(ToolFormat):
     _marks: Marks
     _arguments = "arguments"  # what they are called
 
-    def reader(self, names: Collection[str]) -> CallReader:
-        return JsonReader(self._marks, names)
+    def reader(self, functions: Sequence[Function]) -> CallReader:
+        return JsonReader(self._marks, {function.name for function in functions})
 
     def _write(self, call: Call) -> str:
         return dump({"name": call.name, self._arguments: call.arguments})

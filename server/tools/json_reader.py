@@ -4,8 +4,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from server.tools.object_scanner import WHITE, ObjectScanner
-from server.tools.reader import CallPiece, CallReader, Piece
+from server.tools.object_scanner import ObjectScanner
+from server.tools.reader import CallReader
+from server.tools.text import WHITE, begins
 
 
 @dataclass(frozen=True)
@@ -27,48 +28,17 @@ class _At(Enum):
 
 
 class JsonReader(CallReader):
-    """Holds back what may become a mark, and a call until it is known which function it names."""
-
     def __init__(self, marks: Marks, names: Collection[str]) -> None:
         """names: of the functions that may be called."""
         super().__init__()
         self._marks, self._names = marks, names
         self._at = _At.START if marks.is_bare else _At.TEXT
-        self._text = ""  # not yet read
-        self._held = ""  # read, and content unless a call comes of it
         self._scanner = ObjectScanner()
         self._bracket = marks.in_list  # whether one is to come
-        self._index = -1  # of the last call
         self._is_call = False  # whether the object at hand is one
         self._has_arguments = False
-        self._pieces: list[Piece] = []
-
-    def push(self, text: str) -> list[Piece]:
-        self._text += text
-        while self._text and self._read():
-            pass
-        return self._take()
-
-    def flush(self) -> list[Piece]:
-        if self._is_call or self._at is _At.BEHIND:  # then only what may become a mark is held
-            self._end_call()
-        elif (rest := self._held + self._text).strip() or self._index < 0:
-            self._say(rest)
-        self._text = self._held = ""
-        return self._take()
-
-    def _take(self) -> list[Piece]:
-        pieces, self._pieces = self._pieces, []
-        return pieces
-
-    def _say(self, content: str) -> None:
-        if self._pieces and isinstance(last := self._pieces[-1], str):
-            self._pieces[-1] = last + content
-        elif content:
-            self._pieces.append(content)
 
     def _read(self) -> bool:
-        """Whether there may be more to read."""
         match self._at:
             case _At.START:
                 return self._read_start()
@@ -79,6 +49,10 @@ class JsonReader(CallReader):
             case _At.BEHIND:
                 return self._read_behind()
 
+    @property
+    def _is_within_call(self) -> bool:
+        return self._is_call or self._at is _At.BEHIND
+
     def _read_start(self) -> bool:
         text = self._text.lstrip(WHITE)
         if not text:
@@ -87,18 +61,10 @@ class JsonReader(CallReader):
         return True
 
     def _read_text(self) -> bool:
-        opens = self._marks.opens
-        before, mark, rest = self._text.partition(opens)
-        if mark:
-            content = before.rstrip(WHITE)
-            self._say(content)
-            self._held, self._text = before[len(content) :] + mark, rest
-            self._at, self._bracket = _At.CALL, self._marks.in_list
-            return True
-        content = self._text[: len(self._text) - _num_open(self._text, opens)].rstrip(WHITE)
-        self._say(content)
-        self._text = self._text[len(content) :]
-        return False
+        if not self._read_until(self._marks.opens):
+            return False
+        self._at, self._bracket = _At.CALL, self._marks.in_list
+        return True
 
     def _read_call(self) -> bool:
         """Character by character: few come at a time."""
@@ -127,23 +93,12 @@ class JsonReader(CallReader):
         if name is not None and not self._is_call:
             if name not in self._names:
                 return False
-            self._begin_call(name)
+            self._is_call, self._has_arguments = True, False
+            self._call(name)
         if self._is_call and (arguments := self._scanner.take_arguments()):
+            self._has_arguments = True
             self._add(arguments)
         return True
-
-    def _begin_call(self, name: str) -> None:
-        self._index += 1
-        self._is_call, self._has_arguments, self._held = True, False, ""
-        self._pieces.append(CallPiece(self._index, name))
-
-    def _add(self, arguments: str) -> None:
-        self._has_arguments = True
-        last = self._pieces[-1] if self._pieces else ""
-        if isinstance(last, CallPiece) and last.name is None and last.index == self._index:
-            self._pieces[-1] = CallPiece(self._index, arguments=last.arguments + arguments)
-        else:
-            self._pieces.append(CallPiece(self._index, arguments=arguments))
 
     def _end_call(self) -> None:
         if self._is_call:
@@ -165,9 +120,9 @@ class JsonReader(CallReader):
         """A mark, or content after all. Between the two it waits."""
         marks, text = self._marks, self._text.lstrip(WHITE)
         ends = [mark for mark in (marks.closes, marks.separates, "]" if marks.in_list else "", marks.opens) if mark]
-        found = next((mark for mark in ends if text.startswith(mark)), None)
-        if found is None and any(mark.startswith(text) for mark in ends):
-            return False  # white space alone begins all of them
+        found = begins(text, *ends)
+        if found == "":  # white space alone begins all of them
+            return False
         self._end_call()
         if found == marks.separates:
             self._at, self._held = _At.CALL, found
@@ -176,9 +131,3 @@ class JsonReader(CallReader):
         if found is not None and found != marks.opens:  # that is read as text is
             self._text = text[len(found) :]
         return True
-
-
-def _num_open(text: str, mark: str) -> int:
-    """Length of the longest end of `text` that may become `mark`."""
-    longest = min(len(text), len(mark) - 1)
-    return next((size for size in range(longest, 0, -1) if mark.startswith(text[-size:])), 0)

@@ -3,7 +3,8 @@
 import json
 from enum import Enum, auto
 
-WHITE = " \t\r\n"
+from server.tools.text import WHITE
+
 NAMES = frozenset({"name"})
 ARGUMENTS = frozenset({"arguments", "parameters"})
 OTHERS = frozenset({"type", "id"})  # that calls may have

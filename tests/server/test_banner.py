@@ -7,6 +7,8 @@ from decoding.options import EngineFacts
 from decoding.turn import Drafting
 from server.banner import start_up_table
 from server.settings import Settings
+from server.tools.dialect import Dialect, Generic, Native
+from server.tools.json_format import Hermes, Mistral
 
 FACTS = EngineFacts(
     model="/models/a",
@@ -35,10 +37,13 @@ FACTS = EngineFacts(
 )
 
 
-def render(facts: EngineFacts, **flags: object) -> str:
+OURS, NATIVE = Generic(Hermes(), takes_system=True), Native(Mistral())
+
+
+def render(facts: EngineFacts, dialect: Dialect = OURS, **flags: object) -> str:
     console = Console(width=100)
     with console.capture() as capture:
-        console.print(start_up_table(Settings.load(flags), facts))
+        console.print(start_up_table(Settings.load(flags), facts, dialect))
     return capture.get()
 
 
@@ -54,6 +59,7 @@ def test_shows_what_auto_came_to() -> None:
         "capacity 1,024 tokens a session",
         "block 64 tokens evicted at a time",
         "drafting auto; a step of 1, 8, 16 rows takes 25, 28, 35 ms",
+        "tools by a block in the system message",
         "memory 25.0 MiB a session",
         "sessions 160 fit, 8 decoded at once",
         "loaded in 1.2 s",
@@ -63,3 +69,8 @@ def test_shows_what_auto_came_to() -> None:
 
 def test_threads_are_of_the_cpu() -> None:
     assert "threads" not in render(msgspec.structs.replace(FACTS, device="cuda:0"))
+
+
+def test_how_tools_are_shown() -> None:
+    assert "by the model's template, calls as mistral" in render(FACTS, NATIVE, tool_block="refuse")
+    assert "refused: the template shows none" in render(FACTS, tool_block="refuse")

@@ -1,13 +1,17 @@
 """What is delivered and counted, however steps cut the tokens."""
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.turn import Output
+from server.tools.calls import Calls
+from server.tools.definitions import Function
+from server.tools.json_format import Mistral
 from server.transcript import Transcript
 from tests.tiny import build_tokenizer
 
@@ -28,6 +32,37 @@ def outputs_of(tokens: list[int], cuts: list[int], finish: Ending) -> list[Outpu
         Output(session="s", tokens=tokens[a:b], length=PROMPT + b, finish=finish if b == len(tokens) else None)
         for a, b in pairwise(edges)
     ]
+
+
+CALLS = build_tokenizer()
+CALLS.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]"]})
+MARK = CALLS.backend_tokenizer.token_to_id("[TOOL_CALLS]")
+
+
+def encode_calls(text: str) -> list[int]:
+    return list(CALLS(text, add_special_tokens=False)["input_ids"])
+
+
+def calls_of(
+    tokens: list[int], cuts: list[int], finish: Ending, stops: Sequence[str] = (), *, parallel: bool = True
+) -> tuple[Any, ...]:
+    """Content, names and arguments as they stream and as they are kept, why it ended, and up to where."""
+    reader = Mistral().reader([Function("f")])
+    transcript = Transcript(CALLS.backend_tokenizer, stops, calls=Calls(reader, parallel=parallel), shown={MARK})
+    text, streamed = "", {}
+    for output in outputs_of(tokens, cuts, finish):
+        piece = transcript.push(output)
+        text += piece.text
+        for call in piece.calls:
+            if call.id:
+                streamed[call.index] = [call.id, call.function.name, ""]
+            streamed[call.index][2] += str(call.function.arguments)
+        if transcript.finish_reason is not None:
+            break
+    calls = transcript.message.get("tool_calls", [])
+    assert [[call["id"], *call["function"].values()] for call in calls] == list(streamed.values())
+    assert transcript.message["content"] == text
+    return text, [call["function"] for call in calls], transcript.finish_reason, transcript.keep, transcript.num_tokens
 
 
 def result_of(outputs: list[Output], stops: list[str]) -> tuple[str, str | None, int, int | None]:
@@ -77,3 +112,39 @@ def test_a_character_cut_off_at_the_length_limit_is_replaced_once() -> None:
 def test_nothing_generated_is_lost_at_either_end(finish: Ending) -> None:
     outputs = outputs_of(encode("ab") + ([END] if finish == "stop" else []), [1], finish)
     assert result_of(outputs, ["zz"])[:2] == ("ab", finish)
+
+
+TWO = 'Hm. [TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name": "f"}]'
+FIRST = {"name": "f", "arguments": '{"a": 1}'}
+SECOND = {"name": "f", "arguments": "{}"}
+
+
+@given(st.lists(st.integers(0, 80), max_size=8), st.booleans(), st.sampled_from([(), ("}",), ("zz",), ('"f"}',)]))
+def test_cutting_changes_nothing_of_calls(cuts: list[int], parallel: bool, stops: Sequence[str]) -> None:
+    tokens = [*encode_calls(TWO), END]
+    whole = calls_of(tokens, [], "stop", stops, parallel=parallel)
+    assert calls_of(tokens, cuts, "stop", stops, parallel=parallel) == whole
+    assert calls_of(tokens, list(range(80)), "stop", stops, parallel=parallel) == whole
+
+
+def test_calls_end_with_the_answer_or_with_the_first_of_them() -> None:
+    tokens = [*encode_calls(TWO), END]
+    assert calls_of(tokens, [], "stop") == ("Hm.", [FIRST, SECOND], "tool_calls", None, len(tokens))
+    end = len(encode_calls(TWO[: TWO.index("}}") + 2]))
+    assert calls_of(tokens, [], "stop", parallel=False) == ("Hm.", [FIRST], "tool_calls", PROMPT + end, end)
+    cut = calls_of(tokens[: end - 1], [], "length")
+    assert cut == ("Hm.", [{"name": "f", "arguments": '{"a": 1}'}], "length", None, end - 1)
+    assert calls_of(encode_calls("Hm. [TOOL_CALLS"), [], "length")[:3] == ("Hm. [TOOL_CALLS", [], "length")
+
+
+def test_a_stop_string_may_stand_in_a_call() -> None:
+    text, calls, reason, keep, num_tokens = calls_of(encode_calls(TWO), [], "length", ['": 1'])
+    assert (text, calls, reason) == ("Hm.", [{"name": "f", "arguments": '{"a'}], "tool_calls")
+    assert keep == PROMPT + num_tokens == PROMPT + len(encode_calls(TWO[: TWO.index('": 1') + 4]))
+
+
+def test_without_a_reader_special_tokens_have_no_text() -> None:
+    transcript = Transcript(CALLS.backend_tokenizer, [])
+    (output,) = outputs_of(encode_calls(TWO), [], "length")
+    assert transcript.push(output).text == TWO.replace("[TOOL_CALLS]", "")
+    assert transcript.message == {"role": "assistant", "content": TWO.replace("[TOOL_CALLS]", "")}

@@ -7,11 +7,12 @@ import llguidance.hf
 import pytest
 
 from server.tools.definitions import Choice, Function, Tools
-from server.tools.format import Call, ToolFormat
+from server.tools.format import Call, ToolFormat, UnenforceableError
 from server.tools.json_format import Hermes, Llama, Mistral
+from server.tools.xml_format import QwenCoder
 from tests.tiny import build_tokenizer
 
-FORMATS: list[ToolFormat] = [Hermes(), Llama(), Mistral()]
+FORMATS: list[ToolFormat] = [Hermes(), Llama(), Mistral(), QwenCoder()]
 each_format = pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
 SCHEMA = {
     "type": "object",
@@ -20,7 +21,10 @@ SCHEMA = {
     "additionalProperties": False,
     "$defs": {"number": {"type": "integer"}},
 }
-TOOLS = Tools([Function("f", parameters=SCHEMA), Function("g", strict=True, parameters=SCHEMA), Function("h")])
+ANY = {"type": "object", "properties": {"any": {"type": "array"}}}
+TOOLS = Tools(
+    [Function("f", parameters=SCHEMA), Function("g", strict=True, parameters=SCHEMA), Function("h", parameters=ANY)]
+)
 REQUIRED, ONE = Choice("required"), Choice("required", frozenset({"g"}), parallel=False)
 
 
@@ -53,7 +57,7 @@ def test_required_calls_name_a_function_and_follow_its_schema(kind: ToolFormat, 
     good = [Call("f", {"a": 1}), Call("g", {"a": -1, "b": "x \u00e9"}), Call("h", {"any": ["thing"]})]
     assert all(is_allowed(kind.write([call])) for call in good)
     assert is_allowed(kind.write(good))
-    bad = [Call("i", {}), Call("f", {}), Call("f", {"a": "1"}), Call("g", {"a": 1, "c": 2}), Call("h", [])]
+    bad = [Call("i", {}), Call("f", {}), Call("f", {"a": "x"}), Call("g", {"a": 1, "c": 2}), Call("h", {"any": 1})]
     assert not any(is_allowed(kind.write([call])) for call in bad)
     assert not is_allowed("")
     assert not is_allowed("text")
@@ -74,7 +78,7 @@ def test_where_the_choice_is_the_models_text_is_free_and_calls_are_right(kind: T
     assert is_allowed("any text\n< [TOOL tool_call>")
     assert is_allowed(kind.write([Call("g", {"a": 1})]))
     assert is_allowed(kind.write([Call("g", {"a": 1}), Call("f", {"a": 1})]))
-    assert not is_allowed(kind.write([Call("g", {"a": "1"})]))
+    assert not is_allowed(kind.write([Call("g", {"a": "x"})]))
     if kind.name != "llama":
         assert is_allowed(f"Let me see.\n{kind.write([Call('g', {'a': 1})])}")
         assert not is_allowed(f"Let me see.\n{kind.write([Call('i', {'a': 1})])}")
@@ -101,3 +105,17 @@ def test_the_spelling_is_the_usual_one() -> None:
     assert is_allowed('<tool_call>\n{"name": "f", "arguments": {"a": 1, "b": ""}}\n</tool_call>')
     assert not is_allowed('<tool_call>\n{"name": "f", "arguments": {"a":1}}\n</tool_call>')
     assert not is_allowed('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>')
+
+
+def test_strings_without_quotes_are_one_of_several_or_any() -> None:
+    word = {"type": "object", "properties": {"w": {"enum": ["a b", "c"], "type": "string"}, "t": {"type": "string"}}}
+    is_allowed = allows(QwenCoder(), REQUIRED, tools=Tools([Function("f", parameters=word, strict=True)]))
+    assert is_allowed(QwenCoder().write([Call("f", {"w": "a b", "t": "any </para\nmeter>"})]))
+    assert is_allowed(QwenCoder().write([Call("f", {"t": ""})]))
+    assert not is_allowed(QwenCoder().write([Call("f", {"w": "b"})]))
+    odd = {"type": "object", "properties": {"t": {"type": "string", "minLength": 3}}}
+    with pytest.raises(UnenforceableError, match="minLength"):
+        QwenCoder().grammar(Tools([Function("f", parameters=odd, strict=True)]), REQUIRED, {})
+    assert allows(QwenCoder(), REQUIRED, tools=Tools([Function("f", parameters=odd)]))(
+        QwenCoder().write([Call("f", {"t": "a"})])
+    )

@@ -2,45 +2,21 @@
 
 import json
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.tools.definitions import Function
 from server.tools.format import Call, ToolFormat
 from server.tools.json_format import Hermes, Llama, Mistral
 from server.tools.reader import CallPiece
+from tests.server.tools.reading import cut, cuts, read
 
 FORMATS: list[ToolFormat] = [Hermes(), Llama(), Mistral()]
 NAMES = ["f", "get_weather"]
+FUNCTIONS = [Function(name) for name in NAMES]
 each_format = pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
-
-
-def read(kind: ToolFormat, pieces: list[str]) -> tuple[str, list[tuple[str, str]], list[int]]:
-    """Content, calls, and how many calls had ended behind each character."""
-    reader = kind.reader(NAMES)
-    content = ""
-    calls: list[tuple[str, str]] = []
-    ended: list[int] = []
-    for piece in [*pieces, None]:
-        for found in reader.flush() if piece is None else reader.push(piece):
-            if isinstance(found, str):
-                content += found
-            elif found.name is not None:
-                assert found == CallPiece(len(calls), found.name)
-                calls.append((found.name, ""))
-            else:
-                assert found.index == len(calls) - 1
-                assert found.arguments
-                calls[-1] = (calls[-1][0], calls[-1][1] + found.arguments)
-        ended += [reader.num_ended] * len(piece or "")
-    return content, calls, ended
-
-
-def cut(text: str, cuts: list[int]) -> list[str]:
-    edges = sorted({0, len(text), *(one for one in cuts if one < len(text))})
-    return [text[a:b] for a, b in pairwise(edges)]
 
 
 arguments = st.dictionaries(
@@ -55,14 +31,13 @@ arguments = st.dictionaries(
     max_size=3,
 )
 calls = st.lists(st.builds(Call, st.sampled_from(NAMES), arguments), min_size=1, max_size=3)
-cuts = st.lists(st.integers(1, 300), max_size=12)
 
 
 @each_format
 @given(calls=calls, cuts=cuts)
 def test_what_is_written_is_read(kind: ToolFormat, calls: list[Call], cuts: list[int]) -> None:
     text = kind.write(calls)
-    content, found, _ = read(kind, cut(text, cuts))
+    content, found, _ = read(kind, FUNCTIONS, cut(text, cuts))
     assert content == ""
     assert [(name, json.loads(arguments)) for name, arguments in found] == [
         (call.name, call.arguments) for call in calls
@@ -79,16 +54,16 @@ fragments = st.lists(st.sampled_from(MARKS + CHARACTERS + MEMBERS + OBJECTS), ma
 @each_format
 @given(text=fragments, cuts=cuts)
 def test_cutting_changes_nothing(kind: ToolFormat, text: str, cuts: list[int]) -> None:
-    content, calls, ended = read(kind, list(text))
-    assert read(kind, cut(text, cuts))[:2] == (content, calls)
-    assert read(kind, [text])[:2] == (content, calls)
+    content, calls, ended = read(kind, FUNCTIONS, list(text))
+    assert read(kind, FUNCTIONS, cut(text, cuts))[:2] == (content, calls)
+    assert read(kind, FUNCTIONS, [text])[:2] == (content, calls)
     assert ended == sorted(ended)
 
 
 @each_format
 @given(text=st.text(st.sampled_from('ab {}[]<>":,\n')))
 def test_text_without_calls_is_content(kind: ToolFormat, text: str) -> None:
-    assert read(kind, list(text))[:2] == (text, [])
+    assert read(kind, FUNCTIONS, list(text))[:2] == (text, [])
 
 
 def hermes(*objects: str) -> str:
@@ -124,7 +99,7 @@ READ: dict[str, tuple[ToolFormat, str, str, list[tuple[str, str]]]] = {
 @pytest.mark.parametrize("name", READ)
 def test_what_models_write(name: str) -> None:
     kind, text, content, calls = READ[name]
-    assert read(kind, list(text))[:2] == (content, calls)
+    assert read(kind, FUNCTIONS, list(text))[:2] == (content, calls)
 
 
 ENDS: list[tuple[ToolFormat, Callable[[str], str]]] = [
@@ -137,11 +112,11 @@ ENDS: list[tuple[ToolFormat, Callable[[str], str]]] = [
 @pytest.mark.parametrize(("kind", "write"), ENDS, ids=lambda one: getattr(one, "name", ""))
 def test_a_call_ends_with_its_last_character(kind: ToolFormat, write: Callable[[str], str]) -> None:
     text = write('{"name": "f", "arguments": {"a": 1}}')
-    assert read(kind, list(text))[2] == [0] * (len(text) - 1) + [1]
+    assert read(kind, FUNCTIONS, list(text))[2] == [0] * (len(text) - 1) + [1]
 
 
 def test_text_is_held_back_no_longer_than_it_must() -> None:
-    reader = Hermes().reader(NAMES)
+    reader = Hermes().reader(FUNCTIONS)
     assert reader.push("a <tool") == ["a"]
     assert reader.push("ing> b") == [" <tooling> b"]
     assert reader.push('<tool_call>\n{"name": "f"') == [CallPiece(0, "f")]
