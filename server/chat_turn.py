@@ -16,6 +16,7 @@ from server.reasoning import Reasoning
 from server.request import Request
 from server.schemas import ChatRequest
 from server.service import Loaded, Service
+from server.template import ChatTemplate, MessagesError
 from server.tools.calls import Calls
 from server.tools.definitions import Tools
 from server.tools.dialect import has_calls
@@ -34,6 +35,7 @@ class ChatTurn:
         self._deadline = deadline
         self.request, self.asked = request, asked
         self._lease: Lease | None = None
+        self._template = loaded.template
 
     @property
     def lease(self) -> Lease:
@@ -77,17 +79,30 @@ class ChatTurn:
 
     async def _enter(self, namespace: bytes, name: str | None) -> None:
         asked, loaded = self.asked, self._loaded
+        self._template = await self._chosen_template()
         for index, message in enumerate(asked.messages):
             if message.name is not None and message.role != "tool" and not loaded.template.shows_names:
                 raise invalid("This model's chat template shows no names.", f"messages[{index}].name")
         messages, tools = [message.plain() for message in asked.messages], asked.offered
+        begun = messages.pop()["content"] if asked.continue_final_message else ""
         self._check_tools(messages, tools, goes_on=name is not None)
         many = len(messages) > MANY_MESSAGES or sum(len(message["content"]) for message in messages) > LARGE_BODY
         parts = namespace, messages, tools.encoded
         chain = await asyncio.to_thread(Chain.of, *parts) if many else Chain.of(*parts)
         entry = await loaded.sessions.enter(chain, name, asked.session_mode, store=asked.store is not False)
         settings = self._service.settings
-        self._lease = Lease(loaded.sessions, entry, messages, loaded.template, loaded.facts, settings, tools)
+        self._lease = Lease(loaded.sessions, entry, messages, self._template, loaded.facts, settings, tools, begun)
+
+    async def _chosen_template(self) -> ChatTemplate:
+        asked, template = self.asked, self._loaded.template
+        for name in asked.options:
+            if name not in template.variables:
+                param = name if name == "reasoning_effort" else f"chat_template_kwargs.{name[:100]}"
+                raise invalid("This model's chat template has no such variable.", param, "unsupported_parameter")
+        try:
+            return await asyncio.to_thread(template.having, asked.options, continues=asked.continue_final_message)
+        except MessagesError as error:
+            raise invalid(f"The model's chat template refuses these: {error}", "chat_template_kwargs") from None
 
     def _check_tools(self, messages: Sequence[Message], tools: Tools, *, goes_on: bool) -> None:
         """goes_on: whether the request names a session. Raises `ApiError`."""
@@ -102,7 +117,7 @@ class ChatTurn:
     @property
     def transcript(self) -> Transcript:
         """A new one, for the answer to come."""
-        asked, template = self.asked, self._loaded.template
+        asked, template = self.asked, self._template
         functions = asked.choice.callable(self.lease.tools)
         shown, calls = [*template.special_tags.values()], None
         if functions:

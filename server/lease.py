@@ -43,7 +43,10 @@ class Lease:
         facts: EngineFacts,
         settings: Settings,
         tools: Tools = NO_TOOLS,
+        begun: str = "",
     ) -> None:
+        """messages: the request's. begun: what the assistant has said already of the message that comes next."""
+        self._begun, self._begun_ids = begun, list[int]()
         self._sessions, self._entry, self._messages = sessions, entry, messages
         self.tools = tools  # of the conversation
         reconciled = entry.reconciled
@@ -68,7 +71,9 @@ class Lease:
         kept = self._kept_messages if self._start else 0
         read = self._start + len(self._tokens) - 1
         entry = await self._sessions.branch(self.session, kept, self._entry.reconciled, read)
-        branch = Lease(self._sessions, entry, self._messages, self._template, self._facts, self._settings, self.tools)
+        parts = self._template, self._facts, self._settings, self.tools, self._begun
+        branch = Lease(self._sessions, entry, self._messages, *parts)
+        branch._begun_ids = self._begun_ids
         branch._new, branch._kept_messages, branch._start = self._new, self._kept_messages, self._start
         branch._tokens, branch._sinks = self._tokens, self._sinks
         branch._reread = len(self._tokens) - 1
@@ -87,9 +92,10 @@ class Lease:
                 self._new = self._messages[reconciled.first_new :]
                 self._kept_messages, self._start = reconciled.kept_messages, reconciled.keep
                 self._sinks = self.session.conversation.sinks
-                if not self._grows:
+                rendered = self._new or chain.roles[self._kept_messages - 1] == "assistant"
+                if not self._grows or (self._template.tags and not rendered):  # it may be asked to think or not to
                     await self._render_changed()
-                elif self._new or chain.roles[self._kept_messages - 1] == "assistant":
+                elif rendered:
                     system = [message for message in self._messages if message["role"] == "system"][:1]
                     self._tokens = await asyncio.to_thread(
                         self._template.encode_behind, system, self._new, self.tools, self._names
@@ -99,6 +105,9 @@ class Lease:
                     self._start -= 1
         except MessagesError as error:
             raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
+        if self._begun:
+            self._begun_ids = await asyncio.to_thread(self._template.encode_text, self._begun)
+            self._tokens += self._begun_ids
         self._check()
         return self._tokens
 
@@ -127,8 +136,10 @@ class Lease:
 
     async def keep(self, transcript: Transcript) -> None:
         """The turn has ended well. Returns when it can no longer be lost, even where nobody waits for that."""
-        prompt_end = self._start + len(self._tokens)
-        reply = StoredMessage(transcript.message, prompt_end + len(transcript.kept))
+        length = self._start + len(self._tokens)
+        prompt_end = length - len(self._begun_ids)
+        message = {**transcript.message, "content": self._begun + transcript.message["content"]}
+        reply = StoredMessage(message, length + len(transcript.kept))
         told: list[int | None] = [None] * len(self._new)
         if told:
             told[-1] = prompt_end

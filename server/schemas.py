@@ -28,6 +28,7 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
 MAX_STOP_IDS = 128
 MAX_LOGPROBS = 20
+MAX_OPTIONS = 2000  # characters
 MAX_BIASES = 300
 MAX_CHOICES = 128
 MAX_TOOLS = 128
@@ -322,6 +323,20 @@ class NewSession(Strict):
     id: SessionId | None = None  # of the new one; else the server makes one that nobody can guess
 
 
+def _check_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Values for a template's variables."""
+    if nests_deeper(options):
+        raise PydanticCustomError("options", "The values nest too deep")
+    try:
+        text = json.dumps(options, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except ValueError:
+        raise PydanticCustomError("options", "The values should be JSON, of valid Unicode") from None
+    if len(text) > MAX_OPTIONS:
+        raise PydanticCustomError("options", f"The values should be JSON of at most {MAX_OPTIONS} characters")
+    return options
+
+
 class Generation(Strict):
     """What chats and completions have in common."""
 
@@ -364,6 +379,10 @@ class ChatRequest(Generation):
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     response_format: TextFormat | None = None
+    chat_template_kwargs: Annotated[dict[Text, Any], AfterValidator(_check_options)] = {}
+    reasoning_effort: Text | None = None  # for templates that have such a variable
+    continue_final_message: bool = False  # the answer goes on with the last message, the assistant's
+    add_generation_prompt: bool | None = None  # false is said with the former by who is used to it
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS), AfterValidator(_check_tools)] = []
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -397,6 +416,18 @@ class ChatRequest(Generation):
     @property
     def asked_tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the last message can be gone on with."""
+        last = self.messages[-1].plain()
+        return len(self.messages) > 1 and last["role"] == "assistant" and bool(last["content"]) and len(last) == 2
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Values for the chat template's variables."""
+        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        return effort | self.chat_template_kwargs
 
     @property
     def told_logprobs(self) -> int | None:

@@ -1,13 +1,15 @@
 """Messages to token ids, by the model's own chat template and tokenizer."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from jinja2 import TemplateError
+from jinja2 import Environment, TemplateError, meta
 from tokenizers import AddedToken, Tokenizer
 
 from server.chain import Message
@@ -20,6 +22,9 @@ if TYPE_CHECKING:  # takes seconds, in which the server should answer already th
     from transformers import PreTrainedTokenizerFast
 
 MIN_PINNED = 4
+MAX_VIEWS = 64  # sets of options that are remembered
+# Variables of templates that are no requests' business.
+GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"})
 # Stand for the control token number N of a message, as OPEN N CLOSE: private characters, which templates leave alone.
 OPEN, CLOSE = "\U000f0000", "\U000f0001"
 REPLY = "\U000f0002"  # stands for what the assistant said, where only what follows it is wanted
@@ -45,6 +50,10 @@ class ChatTemplate:
     def __init__(self, tokenizer: "PreTrainedTokenizerFast", *, keep_thinking: bool = False) -> None:
         """keep_thinking: what was thought before a reply stays in the conversation, whatever the template says."""
         self._template = tokenizer
+        self._options: Mapping[str, Any] = {}
+        self._continues = False
+        self._views: dict[bytes, Self] = {}
+        self.variables = _variables(str(tokenizer.chat_template))  # that requests may set
         self.tokenizer = _copy(tokenizer.backend_tokenizer)
         self._literal = _copy(tokenizer.backend_tokenizer)  # reads control tokens as text
         self._literal.encode_special_tokens = True
@@ -59,8 +68,8 @@ class ChatTemplate:
         probe = [{"role": "user", "content": "-", "name": "sinkahead-probe"}]
         self.shows_names = "sinkahead-probe" in self._render(probe)
         self.tags = next((tags for tags in KNOWN_TAGS if tags.close in str(tokenizer.chat_template)), None)
-        self.opens = self.tags is not None and self._render(probe[:1]).rstrip().endswith(self.tags.open)
-        self.grows = self._grows_behind("said {}") and (keep_thinking or self._grows_thinking())
+        self._keeps_thinking = keep_thinking
+        self._probe()
         self.dialect = detect(self._render)
         # Special tokens that readers of answers must see.
         self.special_marks = self._special(self.dialect.format.marks)
@@ -68,6 +77,28 @@ class ChatTemplate:
         self.grows_with_tools = self._grows_with_tools()
         parts = self.tokenizer.to_str(), str(tokenizer.chat_template)
         self.identity = blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()  # of what makes ids of text
+
+    def having(self, options: Mapping[str, Any], *, continues: bool = False) -> Self:
+        """The same template with values for its variables. continues: what it says next has begun, so that it does not
+        think before. Raises `MessagesError`.
+        """
+        if not options and not continues:
+            return self
+        key = json.dumps([options, continues], sort_keys=True).encode()
+        view = self._views.get(key)
+        if view is None:
+            view = copy(self)
+            view._options, view._continues = options, continues
+            view._probe()
+            if len(self._views) >= MAX_VIEWS:
+                self._views.clear()
+            self._views[key] = view
+        return view
+
+    def _probe(self) -> None:
+        probe = [{"role": "user", "content": "-"}]
+        self.opens = self.tags is not None and self._render(probe).rstrip().endswith(self.tags.open)
+        self.grows = self._grows_behind("said {}") and (self._keeps_thinking or self._grows_thinking())
 
     @classmethod
     def load(cls, folder: Path, *, keep_thinking: bool = False) -> Self:
@@ -169,7 +200,11 @@ class ChatTemplate:
 
     def _unopened(self, text: str) -> str:
         """Without the tag before what the assistant thinks next: no reply is rendered with it."""
-        return text.rstrip().removesuffix(self.tags.open) if self.tags is not None and self.opens else text
+        return self._without_tag(text) if self.opens else text
+
+    def _without_tag(self, text: str) -> str:
+        opened = text.rstrip()
+        return opened.removesuffix(self.tags.open) if self.tags and opened.endswith(self.tags.open) else text
 
     def _grows_with_tools(self) -> bool:
         """The same for conversations with calls: whether what is new can be rendered alone, behind any reply."""
@@ -231,12 +266,12 @@ class ChatTemplate:
         given: tuple[Any, Any] = list(messages), tools
         try:
             text = self._template.apply_chat_template(
-                given[0], tools=given[1], tokenize=False, add_generation_prompt=True
+                given[0], tools=given[1], tokenize=False, add_generation_prompt=True, **self._options
             )
-        except (TemplateError, TypeError) as error:
+        except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
             raise MessagesError(str(error)) from error
         assert isinstance(text, str)
-        return text
+        return self._without_tag(text) if self._continues else text
 
     def _encode_parts(self, text: str) -> list[int]:
         """Cut at the template's own control tokens; all that is between them is text."""
@@ -251,6 +286,17 @@ class ChatTemplate:
     def _encode_literally(self, text: str) -> list[int]:
         restored = SENTINEL.sub(lambda found: self._protected[int(found[1])], text)
         return _encode(self._literal, restored)
+
+
+def _variables(template: str) -> frozenset[str]:
+    """Names that a template takes from whoever renders it, but for those that everybody gives."""
+    known = re.sub(r"{%-?\s*(end)?generation\s*-?%}", "", template)  # transformers' own statement
+    environment = Environment(autoescape=True, extensions=["jinja2.ext.loopcontrols"])
+    try:
+        free = meta.find_undeclared_variables(environment.parse(known))
+    except TemplateError:  # which rendering will tell of
+        return frozenset()
+    return frozenset(name for name in free - GIVEN if not name.endswith("_token"))
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -73,6 +73,14 @@ def _check(asked: ChatRequest, max_output_tokens: int, facts: EngineFacts) -> No
     for name in ("tool_choice", "parallel_tool_calls"):
         if getattr(asked, name) is not None and not asked.tools:
             raise invalid(f"'{name}' is only allowed with 'tools'.", name)
+    if asked.add_generation_prompt is (asked.continue_final_message):
+        raise invalid(
+            "'add_generation_prompt' is false with 'continue_final_message', else true.", "add_generation_prompt"
+        )
+    if asked.continue_final_message and not asked.has_begun:
+        raise invalid(
+            "'continue_final_message' goes on with a last message of the assistant's, behind others.", "messages"
+        )
     if unknown := (asked.choice.names or frozenset()) - asked.offered.names:
         raise invalid(f"'tool_choice' names a function that is not among 'tools': {min(unknown)}.", "tool_choice")
 

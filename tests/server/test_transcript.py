@@ -48,8 +48,9 @@ def calls_of(
 ) -> tuple[Any, ...]:
     """Content, names and arguments as they stream and as they are kept, why it ended, and up to where."""
     reader = Mistral().reader([Function("f")])
-    transcript = Transcript(CALLS.backend_tokenizer, stops, calls=Calls(reader, parallel=parallel), shown={MARK})
-    text, streamed = "", {}
+    calling = Calls(reader, parallel=parallel)
+    transcript = Transcript(CALLS.backend_tokenizer, stops, calls=calling, shown={int(MARK or 0)})
+    text, streamed = "", dict[int, list[Any]]()
     for output in outputs_of(tokens, cuts, finish):
         piece = transcript.push(output)
         text += piece.text
