@@ -1,0 +1,1 @@
+"""Clients of other makers, tried against the server."""
