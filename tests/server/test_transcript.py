@@ -35,7 +35,7 @@ def outputs_of(tokens: list[int], cuts: list[int], finish: Ending) -> list[Outpu
 
 CALLS = build_tokenizer()
 CALLS.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]"]})
-MARK = CALLS.convert_tokens_to_ids("[TOOL_CALLS]")
+MARK = CALLS.get_vocab()["[TOOL_CALLS]"]
 
 
 def encode_calls(text: str) -> list[int]:
@@ -48,7 +48,8 @@ def calls_of(
     """Content, names and arguments as they stream and as they are kept, why it ended, and up to where."""
     reader = Mistral().reader([Function("f")])
     transcript = Transcript(CALLS.backend_tokenizer, stops, reader, {MARK}, parallel=parallel)
-    text, streamed = "", {}
+    text = ""
+    streamed: dict[int, list[Any]] = {}
     for output in outputs_of(tokens, cuts, finish):
         text += transcript.push(output)
         for call in transcript.take_calls():
