@@ -20,6 +20,7 @@ from server.template import ChatTemplate, MessagesError
 from server.tools.calls import Calls
 from server.tools.definitions import Tools
 from server.tools.dialect import has_calls
+from server.tools.format import UnenforceableError
 from server.tools.order import check_order
 from server.transcript import Transcript
 
@@ -132,6 +133,16 @@ class ChatTurn:
             shown=frozenset(shown),
         )
 
+    def _grammar(self) -> str | None:
+        """What calls must follow, where any must; None: the model is left to itself. Raises `ApiError`."""
+        choice, tools, template = self.asked.choice, self.lease.tools, self._loaded.template
+        if not choice.constrains(tools):
+            return None
+        try:
+            return template.dialect.format.grammar(tools, choice, template.special_marks)
+        except UnenforceableError as error:
+            raise invalid(f"A schema in 'tools' cannot be enforced: {error}.", "tools", "invalid_schema") from None
+
     async def _run(self, turn: Turn) -> None:
         scheduler, lease = self._service.scheduler, self.lease
         if lease.begins_anew:
@@ -144,6 +155,8 @@ class ChatTurn:
         facts = loaded.facts
         sampling, drafting = asking.sampling(asked, facts.vocab_size), asking.drafting(asked, facts.max_rows)
         tokens = await self.lease.tokens()
+        if self._grammar() is not None and asked.tool_choice not in (None, "auto"):
+            raise invalid("Calls cannot be asked for here yet.", "tool_choice", "unsupported_parameter")
         prediction: list[int] = []
         if asked.prediction:
             prediction = await asyncio.to_thread(loaded.template.encode_text, asked.prediction.text)

@@ -8,7 +8,7 @@ from server.chain import Message
 from server.tools.definitions import Function, Tools
 from server.tools.dialect import Dialect, Generic, Native
 from server.tools.format import ToolFormat
-from server.tools.json_format import Hermes, Llama, Mistral
+from server.tools.json_format import Hermes, Llama, Mistral, MistralNamed
 from server.tools.xml_format import QwenCoder
 
 NAME, VALUE, CALL_ID = "probe_function", "probe value", "call_probe"
@@ -38,21 +38,20 @@ def _native(render: Render) -> Dialect | None:
 
 
 def _format(called: str) -> ToolFormat | None:
-    """By what a call is written with."""
+    """By what the last call in it is written with."""
     end = called.rfind(VALUE)
-    start = called.rfind(NAME, 0, end)
-    if min(start, end) < 0:
+    start = called.rfind(NAME, 0, max(end, 0))
+    if start < 0:
         return None
     before, between = called[max(0, start - 100) : start], called[start + len(NAME) : end]
-    if "<tool_call>" in before and '"arguments"' in between:
-        return Hermes()
-    if f"<function={NAME}>" in called[:end] and "<parameter=key>" in between:
-        return QwenCoder()
-    if "[TOOL_CALLS]" in before and '"arguments"' in between:
-        return Mistral()
-    if '"parameters"' in between:
-        return Llama()
-    return None
+    kinds: list[tuple[ToolFormat, bool]] = [
+        (Hermes(), "<tool_call>" in before and '"arguments"' in between),
+        (QwenCoder(), before.endswith("<function=") and "<parameter=key>" in between),
+        (MistralNamed(), before.endswith("[TOOL_CALLS]") and "[ARGS]" in between),
+        (Mistral(), "[TOOL_CALLS]" in before and '"arguments"' in between),
+        (Llama(), '"parameters"' in between),
+    ]
+    return next((kind for kind, is_shown in kinds if is_shown), None)
 
 
 def _takes_system(render: Render) -> bool:

@@ -9,7 +9,13 @@ from typing import Any, ClassVar
 from server.tools.definitions import Choice, Function, Tools
 from server.tools.reader import CallReader
 
-OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # of JSON in grammars
+# Of JSON in grammars: one way to write each value, as Python's json.dumps does.
+_SPELLING = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "json_allow_general_unicode_escapes": False,
+}
 
 
 class UnenforceableError(ValueError):
@@ -57,9 +63,14 @@ def mark(text: str, special: Mapping[str, int]) -> str:
 
 
 def schema(function: Function) -> str:
-    """Its arguments in a grammar, spelled as models are used to. Of a strict one, nothing is left out of account."""
-    options = OPTIONS | {"lenient": not function.strict}
-    return f"%json {json.dumps({**function.parameters, 'x-guidance': options}, ensure_ascii=False)}"
+    """Its arguments in a grammar."""
+    return json_of(function.parameters, strict=function.strict)
+
+
+def json_of(schema: Mapping[str, Any], *, strict: bool) -> str:
+    """JSON in a grammar. strict: what of the schema cannot be enforced is an error, else left out of account."""
+    options = _SPELLING | {"lenient": not strict, "coerce_one_of": not strict}
+    return f"%json {json.dumps({**schema, 'x-guidance': options}, ensure_ascii=False)}"
 
 
 def dump(value: Any) -> str:

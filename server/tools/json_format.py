@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from server.tools.definitions import Choice, Function, Tools
 from server.tools.format import Call, ToolFormat, dump, literal, mark, schema
 from server.tools.json_reader import JsonReader, Marks
+from server.tools.named_reader import ARGUMENTS, ID, OPENS, NamedReader
 from server.tools.reader import CallReader
 
 
@@ -90,3 +91,29 @@ class Mistral(JsonFormat):
             return f"start: {opens} rest\n{rules}"
         head = f"head: TEXT {opens}" if opens.startswith("<[") else f"head[lazy]: TEXT {opens}"
         return f"start: head rest | TEXT\n{head}\n{rules}"
+
+
+class MistralNamed(JsonFormat):
+    """Each call a name and its arguments, behind special tokens."""
+
+    name = "mistral-named"
+    marks = (OPENS, ID, ARGUMENTS)
+
+    def reader(self, functions: Sequence[Function]) -> CallReader:
+        return NamedReader({function.name for function in functions})
+
+    def write(self, calls: Sequence[Call]) -> str:
+        return "".join(f"{OPENS}{call.name}{ARGUMENTS}{dump(call.arguments)}" for call in calls)
+
+    def grammar(self, tools: Tools, choice: Choice, special: Mapping[str, int]) -> str:
+        opens, arguments = mark(OPENS, special), mark(ARGUMENTS, special)
+        functions = choice.callable(tools)
+        rules = [f"rest: {' | '.join(f'rest_{index}' for index in range(len(functions)))}", r"TEXT: /(.|\n)*/"]
+        for index, function in enumerate(functions):
+            rules.append(f"rest_{index}: {literal(function.name)} {arguments} arguments_{index}")
+            rules.append(f"arguments_{index}: {schema(function)}")
+        more = f" ({opens} rest)*" if choice.parallel else ""
+        if choice.mode == "required":
+            return "\n".join([f"start: {opens} rest{more}", *rules])
+        head = f"head: TEXT {opens}" if opens.startswith("<[") else f"head[lazy]: TEXT {opens}"
+        return "\n".join([f"start: head rest{more} | TEXT", head, *rules])

@@ -50,6 +50,11 @@ class ObjectScanner:
         return self._at is _At.FAULT
 
     @property
+    def is_behind_value(self) -> bool:
+        """Whether a member has just ended."""
+        return self._at is _At.COMMA
+
+    @property
     def has_begun(self) -> bool:
         return self._at is not _At.OBJECT
 

@@ -1,11 +1,10 @@
 """Calls that are tags with parameters in them: of Qwen's coders."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from server.tools.definitions import Choice, Function, Tools
-from server.tools.format import OPTIONS, Call, ToolFormat, UnenforceableError, dump, literal, mark
+from server.tools.format import Call, ToolFormat, UnenforceableError, dump, json_of, literal, mark
 from server.tools.reader import CallReader
 from server.tools.xml_reader import CLOSES, ENDS_FUNCTION, ENDS_PARAMETER, FUNCTION, OPENS, PARAMETER, XmlReader
 
@@ -60,9 +59,8 @@ def _rules(function: Function, index: str) -> list[str]:
             rules.append(f"{rule}: {head} {_text(schema, rule, rules, end)}")
         else:
             document = {**schema, **definitions} if isinstance(schema, Mapping) else definitions
-            options = OPTIONS | {"lenient": not function.strict}
             rules.append(f"{rule}: {head} value_{rule} {end}")
-            rules.append(f"value_{rule}: %json {json.dumps({**document, 'x-guidance': options}, ensure_ascii=False)}")
+            rules.append(f"value_{rule}: {json_of(document, strict=function.strict)}")
     return [f"function_{index}: {' '.join(parts)}", *rules]
 
 

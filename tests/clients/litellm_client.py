@@ -19,7 +19,12 @@ assert whole.usage.completion_tokens == 24
 text = "".join(chunk.choices[0].delta.content or "" for chunk in litellm.completion(**asked, stream=True))
 assert text == whole.choices[0].message.content
 print("ok: a chat, whole and streamed")
-schema = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": False}
+schema = {
+    "type": "object",
+    "properties": {"on": {"type": "boolean"}},
+    "required": ["on"],
+    "additionalProperties": False,
+}
 wanted = {"type": "json_schema", "json_schema": {"name": "point", "schema": schema, "strict": True}}
 structured = litellm.completion(**(asked | {"max_tokens": 200}), response_format=wanted)
 assert "on" in structured.choices[0].message.content

@@ -1,6 +1,7 @@
 """Functions that the model calls, over a real server and through OpenAI's SDK; it always makes the same calls."""
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -232,3 +233,28 @@ def test_a_generic_block_can_be_refused(scripted_model: Path, tmp_path: Path) ->
             response: httpx.Response = server.post(body(**changes))
             assert (response.status_code, response.json()["error"]["param"]) == (400, param)
         assert post(server, tools=None)["choices"][0]["message"]["content"] == SAID
+
+
+def test_choices_have_calls_of_their_own(server: Server) -> None:
+    answer = post(server, n=3)
+    messages = [choice["message"] for choice in answer["choices"]]
+    assert [made(message) for message in messages] == [BOTH] * 3
+    assert len({call["id"] for message in messages for call in message["tool_calls"]}) == 6
+    for message in messages:
+        goes_on = post(server, messages=[USER, message, *results(message)])
+        assert goes_on["session"]["matched"] == "extend"
+
+
+def test_a_conversation_with_calls_goes_on_after_a_restart(scripted_model: Path, tmp_path: Path) -> None:
+    messages: list[dict[str, Any]] = [USER]
+    for matched in ("new", "extend"):
+        with Server(scripted_model, tmp_path, capacity=4096) as server:
+            server.wait_until_ready()
+            for expected in (matched, "extend"):
+                answer = post(server, messages=messages)
+                assert (answer["session"]["matched"], answer["session"]["rebuilt"]) == (expected, None)
+                message = answer["choices"][0]["message"]
+                assert made(message) == BOTH
+                messages += [message, *results(message)]
+            server.signal(signal.SIGTERM)
+            assert server.process.wait(60) == 0

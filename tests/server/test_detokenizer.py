@@ -69,3 +69,12 @@ def test_broken_bytes_of_a_fallback_decoder_break_no_stream(byte_fallback: Token
 
 def test_special_tokens_have_no_text(byte_level: Tokenizer) -> None:
     assert "".join(pieces_of(byte_level, byte_level.encode("a<|im_start|>b<|im_end|>").ids)) == "ab"
+
+
+def test_special_tokens_that_are_shown_stand_between_texts(byte_level: Tokenizer) -> None:
+    shown = byte_level.get_vocab()["<|im_start|>"]
+    detokenizer = Detokenizer(byte_level, {shown})
+    tokens = byte_level.encode("a<|im_start|>\U0001fae0<|im_end|>b").ids
+    cut_off = byte_level.encode("\U0001fae0").ids[:2]
+    pieces = [detokenizer.push(token) for token in [*tokens, *cut_off, shown, *tokens]]
+    assert "".join(pieces) == "a<|im_start|>\U0001fae0b\ufffd<|im_start|>a<|im_start|>\U0001fae0b"

@@ -51,10 +51,13 @@ class Rig:
         await sessions.load()
         return cls(sessions, disk, peer)
 
-    async def enter(self, *messages: Message, name: str | None = None, append: bool = False) -> Entry:
-        return await self.sessions.enter(Chain.of(NAMESPACE, messages), name, "append" if append else None, store=True)
+    async def enter(
+        self, *messages: Message, name: str | None = None, append: bool = False, tools: bytes = b""
+    ) -> Entry:
+        chain = Chain.of(NAMESPACE, messages, tools)
+        return await self.sessions.enter(chain, name, "append" if append else None, store=True)
 
-    async def keep(self, entry: Entry, *messages: Message, reply: str = "r") -> bool:
+    async def keep(self, entry: Entry, *messages: Message, reply: str = "r", tools: bytes = b"") -> bool:
         """The request's messages, as those of a turn that has ended well."""
         reconciled = entry.reconciled
         kept, start = (reconciled.kept_messages, reconciled.keep) if reconciled else (0, 0)
@@ -63,7 +66,7 @@ class Rig:
         told += [StoredMessage(message, start + PROMPT) for message in new[-1:]]
         end = start + PROMPT + ANSWER
         answer = StoredMessage(assistant(reply), end)
-        return await self.sessions.keep(entry.session, kept, [*told, answer], start, range(end - start), 4)
+        return await self.sessions.keep(entry.session, kept, [*told, answer], start, range(end - start), 4, tools)
 
     async def turn(self, *messages: Message, name: str | None = None, append: bool = False, reply: str = "r") -> Entry:
         entry = await self.enter(*messages, name=name, append=append)
@@ -279,3 +282,37 @@ def test_sessions_of_other_models_keep_their_texts_until_they_are_too_old(tmp_pa
 
     with_rig(before, tmp_path)
     with_rig(after, tmp_path, ttl=-1.0)
+
+
+def test_a_conversation_is_found_by_its_tools_too_also_after_a_restart(tmp_path: Path) -> None:
+    opening = user("one")
+    history = [opening, assistant("r"), user("two")]
+
+    async def say(rig: Rig, *messages: Message, tools: bytes, name: str | None = None) -> Entry:
+        entry = await rig.enter(*messages, name=name, tools=tools)
+        assert await rig.keep(entry, *messages, tools=tools)
+        rig.sessions.leave(entry.session)
+        conversation = entry.session.conversation
+        assert conversation.chain.tools == tools
+        assert conversation.chain.links == Chain.of(NAMESPACE, [*messages, assistant("r")], tools).links
+        conversation.check()
+        return entry
+
+    async def use(rig: Rig) -> None:
+        first = await say(rig, opening, tools=b"1")
+        assert (await say(rig, opening, tools=b"2")).session is not first.session
+        assert (await say(rig, *history, tools=b"1")).session is first.session
+        assert (await say(rig, *history, tools=b"")).reconciled is None
+        await say(rig, opening, tools=b"1", name="named")
+        changed = (await say(rig, *history, tools=b"3", name="named")).reconciled
+        assert changed is not None
+        assert (changed.tools_changed, changed.rebuilds) == (True, True)
+        rig.sessions._index.check()
+
+    async def again(rig: Rig) -> None:
+        entry = await rig.enter(*history, assistant("r"), user("three"), tools=b"3", name="named")
+        assert entry.reconciled is not None
+        assert (str(entry.reconciled.matched), entry.reconciled.tools_changed) == ("extend", False)
+
+    with_rig(use, tmp_path)
+    with_rig(again, tmp_path)

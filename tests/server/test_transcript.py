@@ -36,7 +36,7 @@ def outputs_of(tokens: list[int], cuts: list[int], finish: Ending) -> list[Outpu
 
 CALLS = build_tokenizer()
 CALLS.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]"]})
-MARK = CALLS.backend_tokenizer.token_to_id("[TOOL_CALLS]")
+MARK = CALLS.get_vocab()["[TOOL_CALLS]"]
 
 
 def encode_calls(text: str) -> list[int]:
@@ -49,7 +49,7 @@ def calls_of(
     """Content, names and arguments as they stream and as they are kept, why it ended, and up to where."""
     reader = Mistral().reader([Function("f")])
     calling = Calls(reader, parallel=parallel)
-    transcript = Transcript(CALLS.backend_tokenizer, stops, calls=calling, shown={int(MARK or 0)})
+    transcript = Transcript(CALLS.backend_tokenizer, stops, calls=calling, shown={MARK})
     text, streamed = "", dict[int, list[Any]]()
     for output in outputs_of(tokens, cuts, finish):
         piece = transcript.push(output)

@@ -83,6 +83,10 @@ MISTRAL_7 = (  # they stand at the beginning
     "{{ '[/AVAILABLE_TOOLS]' }}{% endif %}{% for m in messages %}"
     "{% if m.role == 'user' %}{{ '[INST]' + m.content + '[/INST]' }}" + MISTRAL_CALLS
 )
+NAMED = MISTRAL_7.replace(
+    "{{ (call.function | tojson)[:-1] + ', \"id\": \"' + call.id + '\"}' }}{{ ', ' if not loop.last else ']</s>' }}",
+    "{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' + call.function.arguments | tojson }}{{ '</s>' if loop.last }}",
+).replace("{{ '[TOOL_CALLS] [' }}", "")
 CODER = QWEN.replace(
     QWEN[QWEN.index("{% for call in m.tool_calls %}") : QWEN.index("{% endfor %}{{ '<|im_end|>")],
     "{% for call in m.tool_calls %}{{ '\n<tool_call>\n<function=' + call.function.name + '>\n' }}"
@@ -105,6 +109,7 @@ SHAPES = {
     "llama": (LLAMA, "llama", True, True),
     "mistral": (MISTRAL, "mistral", True, False),
     "mistral 7": (MISTRAL_7, "mistral", True, True),
+    "mistral, names": (NAMED, "mistral-named", True, True),
     "qwen coder": (CODER, "qwen-coder", True, True),
     "calls of another kind": (UNKNOWN, "hermes", False, True),
     "tools, but no calls": (MUTE, "hermes", False, True),
@@ -131,7 +136,13 @@ def test_what_a_template_is_made_for(name: str) -> None:
     assert (template.dialect.format.name, template.dialect.is_native) == (kind, is_native)
     assert template.grows_with_tools is grows
     assert template.grows
-    special = {"llama": {"<|python_tag|>"}, "mistral": {"[TOOL_CALLS]"}, "hermes": set(), "qwen-coder": set()}
+    special = {
+        "llama": {"<|python_tag|>"},
+        "mistral": {"[TOOL_CALLS]"},
+        "mistral-named": {"[TOOL_CALLS]"},
+        "hermes": set(),
+        "qwen-coder": set(),
+    }
     assert set(template.special_marks) == special[kind]
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from server.tools.definitions import Choice, Function, Tools
 from server.tools.format import Call, ToolFormat, UnenforceableError
-from server.tools.json_format import Hermes, Llama, Mistral
+from server.tools.json_format import Hermes, Llama, Mistral, MistralNamed
 from server.tools.xml_format import QwenCoder
 from tests.tiny import build_tokenizer
 
-FORMATS: list[ToolFormat] = [Hermes(), Llama(), Mistral(), QwenCoder()]
+FORMATS: list[ToolFormat] = [Hermes(), Llama(), Mistral(), MistralNamed(), QwenCoder()]
 each_format = pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
 SCHEMA = {
     "type": "object",

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from server.tools.definitions import Function
 from server.tools.format import Call, ToolFormat
-from server.tools.json_format import Hermes, Llama, Mistral
+from server.tools.json_format import Hermes, Llama, Mistral, MistralNamed
 from server.tools.reader import CallPiece
 from tests.server.tools.reading import cut, cuts, read
 
-FORMATS: list[ToolFormat] = [Hermes(), Llama(), Mistral()]
+FORMATS: list[ToolFormat] = [Hermes(), Llama(), Mistral(), MistralNamed()]
 NAMES = ["f", "get_weather"]
 FUNCTIONS = [Function(name) for name in NAMES]
 each_format = pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
@@ -44,7 +44,19 @@ def test_what_is_written_is_read(kind: ToolFormat, calls: list[Call], cuts: list
     ]
 
 
-MARKS = ["<tool_call>", "</tool_call>", "<tool", "_call>", "[TOOL_CALLS]", "[TOOL", "<|python_tag|>", "}]"]
+MARKS = [
+    "[ARGS]",
+    "[CALL_ID]",
+    "[TOOL_CALLS]f",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool",
+    "_call>",
+    "[TOOL_CALLS]",
+    "[TOOL",
+    "<|python_tag|>",
+    "}]",
+]
 CHARACTERS = list(' \n;,[]{}":\\')
 MEMBERS = ['{"name": "f", ', '"arguments": {"a": 1}}', '"parameters": "{}"}', '{"name": 1', "null"]
 OBJECTS = ['{"name": "no"}', '{"arguments": [], "name": "f"}', '{"name": "f"}', '{"a": 1}', "text"]
@@ -92,6 +104,10 @@ READ: dict[str, tuple[ToolFormat, str, str, list[tuple[str, str]]]] = {
     "an answer in JSON": (Llama(), '{"city": "Rome"}', '{"city": "Rome"}', []),
     "JSON in an answer": (Llama(), 'See {"name": "f"}', 'See {"name": "f"}', []),
     "with ids": (Mistral(), '[TOOL_CALLS] [{"name": "f", "arguments": {}, "id": "abcdefghi"}]', "", [("f", "{}")]),
+    "a name": (MistralNamed(), '[TOOL_CALLS]f[ARGS]{"a": {"b": 1}}', "", [("f", '{"a": {"b": 1}}')]),
+    "a name and an id": (MistralNamed(), "See. [TOOL_CALLS]f[CALL_ID]123456789[ARGS]{}", "See.", [("f", "{}")]),
+    "two names": (MistralNamed(), "[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]f[ARGS]{}!", "!", [("f", "{}"), ("f", "{}")]),
+    "an unknown name": (MistralNamed(), "[TOOL_CALLS]g[ARGS]{}", "[TOOL_CALLS]g[ARGS]{}", []),
     "a list of something else": (Mistral(), "[TOOL_CALLS] [1]", "[TOOL_CALLS] [1]", []),
 }  # fmt: skip
 
@@ -106,6 +122,7 @@ ENDS: list[tuple[ToolFormat, Callable[[str], str]]] = [
     (Hermes(), lambda one: f"<tool_call>\n{one}\n</tool_call>"),
     (Llama(), lambda one: one.replace("arguments", "parameters")),
     (Mistral(), lambda one: f"[TOOL_CALLS] [{one}"),
+    (MistralNamed(), lambda one: '[TOOL_CALLS]f[ARGS]{"a": 1}'),
 ]
 
 
