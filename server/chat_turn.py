@@ -14,6 +14,7 @@ from server.placing import in_time, place
 from server.request import Request
 from server.schemas import ChatRequest
 from server.service import Loaded, Service
+from server.sessions import Entry
 
 MANY_MESSAGES = 200  # that take longer to hash than other requests should wait
 
@@ -76,8 +77,12 @@ class ChatTurn:
         messages = [message.plain() for message in asked.messages]
         many = len(messages) > MANY_MESSAGES or sum(len(message["content"]) for message in messages) > LARGE_BODY
         chain = await asyncio.to_thread(Chain.of, namespace, messages) if many else Chain.of(namespace, messages)
-        entry = await loaded.sessions.enter(chain, name, asked.session_mode, store=asked.store is not False)
+        entry = await self._find(chain, name)
         self._lease = Lease(loaded.sessions, entry, messages, loaded.template, loaded.facts, self._service.settings)
+
+    async def _find(self, chain: Chain, name: str | None) -> Entry:
+        asked = self.asked
+        return await self._loaded.sessions.enter(chain, name, asked.session_mode, store=asked.store is not False)
 
     async def _run(self, turn: Turn) -> None:
         scheduler, lease = self._service.scheduler, self.lease
