@@ -1,6 +1,9 @@
 """LiteLLM: python litellm_client.py BASE_URL MODEL."""
 
+import os
 import sys
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or it fetches one
 
 import litellm
 
