@@ -147,8 +147,9 @@ class ChatTurn:
         asked, loaded, settings = self.asked, self._loaded, self._service.settings
         sampling, drafting = _sampling(asked, loaded.facts.vocab_size), _drafting(asked, loaded.facts.max_rows)
         tokens = await self.lease.tokens()
-        if self._grammar() is not None and asked.tool_choice not in (None, "auto"):
-            raise invalid("Calls cannot be asked for here yet.", "tool_choice", "unsupported_parameter")
+        if self._grammar() is not None:
+            param = "tools" if asked.tool_choice in (None, "auto") else "tool_choice"
+            raise invalid("Calls cannot be asked for, or made strict, here yet.", param, "unsupported_parameter")
         prediction: list[int] = []
         if asked.prediction:
             prediction = await asyncio.to_thread(loaded.template.encode_text, asked.prediction.text)
