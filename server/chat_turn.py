@@ -160,8 +160,9 @@ class ChatTurn:
         facts = loaded.facts
         sampling, drafting = asking.sampling(asked, facts.vocab_size), asking.drafting(asked, facts.max_rows)
         tokens = await self.lease.tokens()
-        if self._grammar() is not None and asked.tool_choice not in (None, "auto"):
-            raise invalid("Calls cannot be asked for here yet.", "tool_choice", "unsupported_parameter")
+        if self._grammar() is not None:
+            param = "tools" if asked.tool_choice in (None, "auto") else "tool_choice"
+            raise invalid("Calls cannot be asked for, or made strict, here yet.", param, "unsupported_parameter")
         prediction: list[int] = []
         if asked.prediction:
             prediction = await asyncio.to_thread(loaded.template.encode_text, asked.prediction.text)

@@ -8,8 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import OpenAI, pydantic_function_tool
-from pydantic import BaseModel
+from openai import OpenAI
 
 from tests.e2e.serving import MODEL, Server
 from tests.scripted import save_scripted_model
@@ -20,13 +19,8 @@ OSLO = ["\n<tool_call>", '\n{"name": "wea', 'ther", "argum', 'ents": {"city": "O
 SAID = "".join([TEXT, *ROME, *OSLO])
 
 
-class Weather(BaseModel):
-    """The weather of a city."""
-
-    city: str
-
-
-TOOL: dict[str, Any] = {"type": "function", "function": {"name": "weather", "parameters": Weather.model_json_schema()}}
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
 USER = {"role": "user", "content": "How is the weather?"}
 
 
@@ -101,28 +95,19 @@ def test_calls_in_a_stream_come_in_openais_order(server: Server) -> None:
     assert sum(call["index"] == 0 for call in calls) > 2
 
 
-def test_the_sdk_puts_a_stream_together(client: OpenAI) -> None:
-    tools = [pydantic_function_tool(Weather, name="weather")]
-    with client.chat.completions.stream(
-        model=MODEL, messages=[{"role": "user", "content": "hi"}], tools=tools, temperature=0
-    ) as stream:
-        events = list(stream)
-        message = stream.get_final_completion().choices[0].message
-    assert [event.type for event in events].count("tool_calls.function.arguments.done") == 2
+def test_the_sdk_takes_them_streamed_or_not(client: OpenAI) -> None:
+    message = client.chat.completions.create(**body()).choices[0].message
     assert message.content == TEXT.strip()
-    assert [call.function.parsed_arguments for call in message.tool_calls or ()] == [
-        Weather(city="Rome"),
-        Weather(city="Oslo"),
-    ]
-
-
-def test_the_sdk_parses_a_whole_answer(client: OpenAI) -> None:
-    tools = [pydantic_function_tool(Weather, name="weather")]
-    completion = client.chat.completions.parse(
-        model=MODEL, messages=[{"role": "user", "content": "hi"}], tools=tools, temperature=0
-    )
-    calls = completion.choices[0].message.tool_calls or []
-    assert [call.function.parsed_arguments for call in calls] == [Weather(city="Rome"), Weather(city="Oslo")]
+    assert message.tool_calls is not None
+    whole = [call.function for call in message.tool_calls if call.type == "function"]
+    assert [(function.name, function.arguments) for function in whole] == BOTH
+    streamed: dict[int, list[str]] = {}
+    for chunk in client.chat.completions.create(**body(stream=True)):
+        for call in chunk.choices[0].delta.tool_calls or ():
+            assert call.function is not None
+            name, arguments = streamed.get(call.index, ["", ""])
+            streamed[call.index] = [name + (call.function.name or ""), arguments + (call.function.arguments or "")]
+    assert [tuple(call) for call in streamed.values()] == BOTH
 
 
 def test_one_call_at_most(server: Server) -> None:
@@ -214,6 +199,8 @@ RESULT = {"role": "tool", "tool_call_id": "1", "content": "x"}
         ("messages", {"messages": [USER, CALLED]}),
         ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "other"}}}),
         ("tool_choice", {"tool_choice": "auto", "tools": None}),
+        ("tool_choice", {"tool_choice": "required"}),
+        ("tools", {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}),
         ("parallel_tool_calls", {"parallel_tool_calls": True, "tools": None}),
     ],
 )
