@@ -51,7 +51,8 @@ class ChatReply(Reply):
             told, reason = answer.transcript, answer.transcript.finish_reason
             assert reason is not None
             message = _message(told)
-            logprobs = self._logprobs([told for piece in pieces[index] for told in piece.tokens])
+            tokens = [*(token for piece in pieces[index] for token in piece.tokens), *told.rest]
+            logprobs = self._logprobs(tokens)
             choices.append(Choice(index=index, message=message, logprobs=logprobs, finish_reason=reason))
         return ChatCompletion(
             **msgspec.structs.asdict(self._identity),
@@ -74,8 +75,11 @@ class ChatReply(Reply):
         return [self._chunk(choice) for choice in choices]
 
     def _last(self, index: int) -> list[msgspec.Struct]:
-        reason = self._answers[index].transcript.finish_reason
-        return [self._chunk(ChunkChoice(index=index, delta=Delta(), finish_reason=reason))]
+        told = self._answers[index].transcript
+        logprobs = self._logprobs(told.rest) if told.rest else None
+        return [
+            self._chunk(ChunkChoice(index=index, delta=Delta(), logprobs=logprobs, finish_reason=told.finish_reason))
+        ]
 
     def _counted(self) -> ChatChunk:
         return ChatChunk(

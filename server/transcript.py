@@ -40,6 +40,7 @@ class Transcript:
         self.calls = calls or Calls()
         self._empty = empty
         self._untold: deque[Told] = deque()  # tokens whose text has not begun yet
+        self.rest: list[Told] = []  # tokens that came with no piece, at the end
         self._produced = 0  # characters, delivered or held back
         self._passed = 0  # of these, before any stop string
         self.num_tokens = 0  # delivered, with the one that ended the answer
@@ -127,6 +128,7 @@ class Transcript:
         piece.calls = self.calls.take()
         self.text += piece.text
         self.thought += piece.thought
-        while piece and self._untold and self._untold[0].offset < self._passed:
-            piece.tokens.append(self._untold.popleft())
+        told = piece.tokens if piece else self.rest if self.finish_reason is not None else None
+        while told is not None and self._untold and self._untold[0].offset < self._passed:
+            told.append(self._untold.popleft())
         return piece

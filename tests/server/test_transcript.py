@@ -4,15 +4,19 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.turn import Output
+from decoding.turn import Output, Scored
+from server.piece import Told
+from server.reasoning import KNOWN_TAGS, Reasoning
 from server.tools.calls import Calls
 from server.tools.definitions import Function
-from server.tools.json_format import Mistral
+from server.tools.json_format import Hermes, Mistral
 from server.transcript import Transcript
+from server.vocabulary import Vocabulary
 from tests.tiny import build_tokenizer
 
 TOKENIZER = build_tokenizer().backend_tokenizer
@@ -113,6 +117,55 @@ def test_a_character_cut_off_at_the_length_limit_is_replaced_once() -> None:
 def test_nothing_generated_is_lost_at_either_end(finish: Ending) -> None:
     outputs = outputs_of(encode("ab") + ([END] if finish == "stop" else []), [1], finish)
     assert result_of(outputs, ["zz"])[:2] == ("ab", finish)
+
+
+THINKER = build_tokenizer()
+THINKER.add_tokens(["<think>", "</think>"])
+PIECES = [*THINKER("a\U0001fae0 {<think>", add_special_tokens=False)["input_ids"], THINKER.get_vocab()["</think>"], 1]
+
+
+def told_of(tokens: list[int], cuts: list[int], finish: Ending, stops: Sequence[str], *, opened: bool) -> Any:
+    """All that is told of an answer which may hold everything."""
+    vocabulary = Vocabulary(THINKER.backend_tokenizer)
+    transcript = Transcript(
+        THINKER.backend_tokenizer,
+        stops,
+        vocabulary=vocabulary,
+        reasoning=Reasoning(KNOWN_TAGS[0], opened=opened),
+        calls=Calls(Hermes().reader([Function("f")])),
+    )
+    text, thought, told = "", "", list[Told]()
+    for output in outputs_of(tokens, cuts, finish):
+        scores = [Scored(-float(output.length - len(output.tokens) + index), []) for index in range(len(output.tokens))]
+        piece = transcript.push(msgspec.structs.replace(output, scores=scores))
+        text, thought, told = text + piece.text, thought + piece.thought, told + piece.tokens
+        if transcript.finish_reason is not None:
+            break
+    told += transcript.rest
+    calls = [call["function"] for call in transcript.message.get("tool_calls", [])]
+    assert (text, thought) == (transcript.text, transcript.thought)
+    counts = transcript.num_tokens, transcript.num_thought, transcript.keep, transcript.kept
+    return text, thought, calls, told, counts, transcript.finish_reason
+
+
+@given(
+    st.lists(st.one_of(st.sampled_from(PIECES), st.just(-1)), min_size=1, max_size=16),
+    st.lists(st.sampled_from(["a{", "\ufffd", "}}", "</think>a", " "]), max_size=2),
+    st.lists(st.integers(0, 80), max_size=8),
+    st.booleans(),
+    st.booleans(),
+)
+def test_cutting_changes_nothing_that_is_told(
+    parts: list[int], stops: list[str], cuts: list[int], ends: bool, opened: bool
+) -> None:
+    """Text, thinking, calls, logprobs with their places, counts, and why it ended. A part of -1 is a whole call."""
+    call = THINKER('<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', add_special_tokens=False)
+    tokens = [token for part in parts for token in (call["input_ids"] if part < 0 else [part])]
+    finish: Ending = "stop" if ends else "length"
+    tokens += [END] if ends else []
+    whole = told_of(tokens, [], finish, stops, opened=opened)
+    assert told_of(tokens, cuts, finish, stops, opened=opened) == whole
+    assert told_of(tokens, list(range(len(tokens))), finish, stops, opened=opened) == whole
 
 
 TWO = 'Hm. [TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name": "f"}]'
