@@ -18,7 +18,7 @@ TORCH := import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["p
 	print(*[line for line in project["dependencies"] if line.startswith("torch")])
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model serve test lint check bench docs clean
+.PHONY: help setup model serve test lint check bench clients docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -38,6 +38,9 @@ lint: setup ## format, lint and types, without the tests
 
 bench: setup model ## time decoding against transformers' own; others: make bench BENCH=policies, stream, lookahead, exact, load, refusals, turns or soak
 	@$(BIN)/python -m benchmarks.$(BENCH) $(ARGS)
+
+clients: setup ## try clients of other makers: OpenAI's for Node, Vercel's, LangChain, LiteLLM
+	@$(BIN)/python -m tests.clients
 
 setup: $(INSTALLED) ## make .venv and install into it
 
