@@ -1,10 +1,11 @@
 """From what was asked for to an engine: loads the model and resolves every "auto"."""
 
+import logging
 import time
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoTokenizer
 
 from cache.layout import Layout
 from cache.policy import POLICIES, Policy
@@ -14,6 +15,7 @@ from decoding.drafting import DraftingError, resolve
 from decoding.engine import Engine
 from decoding.errors import ModelRefusedError
 from decoding.exactness import make_exact
+from decoding.grammar import GrammarError, Grammars
 from decoding.memory import free_bytes
 from decoding.model import Model, resolve_device, resolve_dtype
 from decoding.options import EngineFacts, EngineOptions
@@ -22,6 +24,8 @@ from decoding.recycling import WIDTH
 from decoding.self_check import self_check
 from decoding.served import SERVED_TYPES, trained_context
 from decoding.step import Slice, Step
+
+logger = logging.getLogger(__name__)
 
 _CACHED = (64, 512)  # tokens for which the cost of a step is measured; beyond, it goes on as a line
 _PATIENCE = 0.3  # seconds of steps for each of them, at least a round
@@ -81,7 +85,22 @@ def build(options: EngineOptions) -> Engine:
         attention="SDPA, a call per session" + (", packed linears" if model.packed else ""),
         load_seconds=time.monotonic() - began,
     )
-    return Engine(model, facts, costs, head_bytes=options.head_bytes)
+    return Engine(model, facts, costs, head_bytes=options.head_bytes, grammars=_grammars(path, facts))
+
+
+def _grammars(path: Path, facts: EngineFacts) -> Grammars | GrammarError:
+    """Not every model can follow one, which is no reason not to serve it."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path).backend_tokenizer
+    except Exception as error:  # of many kinds, as there are files and formats
+        logger.debug("There is no tokenizer", exc_info=True)
+        return GrammarError(f"the model's folder has no tokenizer that can be read: {type(error).__name__}")
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    try:
+        return Grammars(tokenizer.to_str(), facts.vocab_size, facts.end_ids)
+    except GrammarError as error:
+        return error
 
 
 def step_costs(model: Model, policy: Policy, rule: Rule, max_rows: int) -> Costs:

@@ -30,6 +30,14 @@ class Trie:
         """Tokens between the root and a node, itself included; 0 for the root."""
         return self.ancestors[node].bit_count() - 1
 
+    def path(self, node: int) -> list[int]:
+        """The tokens between the root and a node, itself included."""
+        tokens: list[int] = []
+        while node != ROOT:
+            tokens.append(self.tokens[node])
+            node = self.parents[node]
+        return tokens[::-1]
+
     def grow(self, node: int, token: int) -> int:
         """The node of `token` below `node`, which is made where there is none."""
         below = self.child(node, token)

@@ -9,10 +9,12 @@ from typing import Literal, NamedTuple
 
 from cache.snapshot import Snapshot
 from decoding.budget import Costs
+from decoding.constraint import Constraint
 from decoding.description import Description
 from decoding.drafting import resolve
 from decoding.drafts import ROOT
 from decoding.fingerprint import fingerprint
+from decoding.grammar import GrammarError, Grammars
 from decoding.heads import Heads
 from decoding.model import Model
 from decoding.options import HEAD_BYTES, EngineFacts
@@ -53,13 +55,23 @@ class Engine:
     Not thread-safe: one caller, who calls `step` while `has_work`.
     """
 
-    def __init__(self, model: Model, facts: EngineFacts, costs: Costs, *, head_bytes: int = HEAD_BYTES) -> None:
-        """head_bytes: most memory for pinned blocks that new sessions may begin with."""
+    def __init__(
+        self,
+        model: Model,
+        facts: EngineFacts,
+        costs: Costs,
+        *,
+        head_bytes: int = HEAD_BYTES,
+        grammars: Grammars | GrammarError | None = None,
+    ) -> None:
+        """head_bytes: most memory for pinned blocks that new sessions may begin with; grammars: of the model's
+        tokenizer, or why there are none.
+        """
         self.facts = facts
         self.tally = Tally()
         self.costs = costs
         self.fingerprint = fingerprint(model, facts)  # the same where caches may be taken over from snapshots
-        self._model = model
+        self._model, self._grammars = model, grammars
         new_speculator = partial(Speculator, successors=Successors(facts.vocab_size))
         self._sessions = Sessions(model, facts, new_speculator, Heads(head_bytes), self.fingerprint)
         self._steps = 0
@@ -81,7 +93,8 @@ class Engine:
 
         keep: first forgets all tokens from this text position on, as `finish` does; snapshot: used where the cache
         does not reach back so far. Returns how many tokens need not be forwarded, the turn's included.
-        Raises ValueError for what cannot be, and changes nothing then.
+        Raises ValueError for what cannot be, and changes nothing then. A grammar is compiled while the prompt is read:
+        one that cannot be is a `Fault` in place of the first token.
         """
         session = self._sessions[turn.session]
         if turn.min_tokens and len(set(turn.end_ids)) >= self.facts.vocab_size:
@@ -92,13 +105,23 @@ class Engine:
         check(turn.sampling, self.facts.vocab_size)
         drafting = self.facts.drafting if turn.drafting is None else resolve(turn.drafting, self.facts.max_rows)
         session.check(turn, keep)
+        constraint = self._constraint(turn)
         if keep is not None:
             session.forget(keep)
-        session.start(turn, drafting)
+        session.start(turn, drafting, constraint)
         if not session.cache.length and not turn.prompt_logprobs:
             self._sessions.warm(session, len(session.ids) - 1, snapshot)  # the last one decides the next token
         self._running[turn.session] = session
         return session.cached
+
+    def _constraint(self, turn: Turn) -> Constraint | None:
+        if turn.grammar is None:
+            return None
+        if not isinstance(self._grammars, Grammars):
+            raise ValueError(f"no grammar can be followed: {self._grammars or 'the engine has no tokenizer'}")
+        if not turn.end_ids:
+            raise ValueError("a turn that follows a grammar needs an end token")
+        return Constraint(self._grammars, turn.grammar, turn.end_ids)
 
     def finish(self, session: str, keep: int, snapshot: Path | None = None) -> int:
         """Ends the session's running turn, if any, and forgets all tokens from text position `keep` on.

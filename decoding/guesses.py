@@ -5,6 +5,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from decoding.acceptance import Acceptance, Evidence
+from decoding.constraint import Constraint
 from decoding.drafts import ROOT, Source
 from decoding.strategy import Draft, Limits, Strategy
 from decoding.verify import Verified
@@ -25,8 +26,16 @@ class _Guess(NamedTuple):
 class Guesses:
     """Asks sources node by node, and takes the likeliest guess of all next."""
 
-    def __init__(self, sources: Sequence[Source], acceptance: Acceptance, end_ids: Collection[int]) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        acceptance: Acceptance,
+        end_ids: Collection[int],
+        constraint: Constraint | None = None,
+    ) -> None:
+        """constraint: of the turn's grammar: what that forbids is no guess."""
         self._sources, self._acceptance, self._end_ids = sources, acceptance, end_ids
+        self._constraint = constraint
 
     def grow(self, draft: Draft, context: Sequence[int], limits: Limits, sequences: int | None = None) -> None:
         """Adds guesses in falling order of their chances, none behind an end token.
@@ -60,6 +69,8 @@ class Guesses:
         """Puts the node's possible children on the heap."""
         if draft.depth(node) >= limits.depth or len(context) < 2:
             return
+        if self._constraint is not None:
+            self._constraint.seek(draft.path(node))
         said: dict[int, list[int]] = {}
         for index, source in enumerate(self._sources):
             for token, evidence in source.propose(context):
@@ -68,6 +79,8 @@ class Guesses:
                     spoke = said[token] = [0] * len(self._sources)
                 spoke[index] = evidence
         for token, spoke in said.items():
+            if self._constraint is not None and not self._constraint.allows(token):
+                continue
             together = tuple(spoke)
             below = chance * self._acceptance.chance(together)
             if below >= limits.floor:

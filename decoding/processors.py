@@ -1,26 +1,30 @@
-"""What changes a row's logits before a token is chosen: penalties, biases, end tokens that would come too early."""
+"""What changes a row's logits before a token is chosen: penalties, biases, a grammar, end tokens that are too early."""
 
 import math
 from array import array
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cache.rule import Rule
+from decoding.constraint import Constraint
 from decoding.turn import Sampling, Turn
 
 
 class Processor:
     """Processes the rows of one turn, each at its own prefix: the session's tokens and those accepted in this step.
 
-    The order: repetition_penalty, frequency_penalty and presence_penalty, logit_bias, min_tokens.
+    The order: repetition_penalty, frequency_penalty and presence_penalty, logit_bias, min_tokens and the grammar.
     """
 
-    def __init__(self, turn: Turn, rule: Rule, ids: "array[int]") -> None:
-        """ids: all tokens of the session, the turn's prompt at their end; others append what the turn generates."""
+    def __init__(self, turn: Turn, rule: Rule, ids: "array[int]", constraint: Constraint | None = None) -> None:
+        """ids: all tokens of the session, the turn's prompt at their end; others append what the turn generates.
+        constraint: of the turn's grammar.
+        """
         self._sampling = turn.sampling
         self._min_tokens, self._end_ids = turn.min_tokens, turn.end_ids
-        self._rule = rule
+        self._rule, self._constraint = rule, constraint
         self._ids, self._first = ids, len(ids)
         self._counted = 0  # generated tokens that are in the counts
         self._counts: Tensor | None = None  # [vocabulary] float64: how often each was generated, accepted ones excluded
@@ -42,9 +46,22 @@ class Processor:
         if asked.logit_bias:
             biased = torch.tensor(list(asked.logit_bias), device=row.device)
             row[biased] += torch.tensor(list(asked.logit_bias.values()), dtype=row.dtype, device=row.device)
-        if len(self._ids) - self._first + len(accepted) < self._min_tokens:
+        too_early = len(self._ids) - self._first + len(accepted) < self._min_tokens
+        if self._constraint is not None:
+            row.masked_fill_(self._forbidden(self._constraint, accepted, row, too_early=too_early), -math.inf)
+        elif too_early:
             row[self._end_ids] = -math.inf
         return row
+
+    def _forbidden(self, constraint: Constraint, accepted: list[int], row: Tensor, *, too_early: bool) -> Tensor:
+        """Tokens that may not come: [vocabulary] bool. A text that can only end ends, however early."""
+        constraint.seek(accepted)
+        bits = np.unpackbits(np.frombuffer(constraint.allowed(), dtype=np.uint8), count=len(row), bitorder="little")
+        if too_early:
+            longer = bits.copy()
+            longer[self._end_ids] = 0
+            bits = longer if longer.any() else bits
+        return torch.from_numpy(bits == 0).to(row.device)
 
     def _visible(self, accepted: list[int]) -> Tensor:
         """The tokens that the row's query sees, itself included: [n] int64, in text order."""
@@ -68,11 +85,11 @@ class Processor:
         return counts
 
 
-def processor_for(turn: Turn, rule: Rule, ids: "array[int]") -> Processor | None:
+def processor_for(turn: Turn, rule: Rule, ids: "array[int]", constraint: Constraint | None = None) -> Processor | None:
     """None where the turn asks for nothing that changes logits. Arguments as `Processor` takes them."""
     asked = turn.sampling
     changes = asked.repetition_penalty != 1 or asked.frequency_penalty or asked.presence_penalty or asked.logit_bias
-    return Processor(turn, rule, ids) if changes or turn.min_tokens else None
+    return Processor(turn, rule, ids, constraint) if changes or turn.min_tokens or constraint else None
 
 
 def check(sampling: Sampling, vocab_size: int) -> None:

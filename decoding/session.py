@@ -8,6 +8,7 @@ from torch import Tensor
 from cache.packed import Packed
 from cache.session_cache import SessionCache
 from cache.slab import UndoExhaustedError
+from decoding.constraint import Constraint
 from decoding.drafting import MAX_ROWS
 from decoding.processors import Processor, processor_for
 from decoding.scores import score
@@ -92,13 +93,15 @@ class Session:
         if self.limit is not None and length > self.limit:
             raise ValueError(f"{length} tokens do not fit into a cache of {self.limit} that evicts none")
 
-    def start(self, turn: Turn, drafting: Drafting) -> None:
-        """A turn that was checked. drafting: resolved sizes."""
+    def start(self, turn: Turn, drafting: Drafting, constraint: Constraint | None = None) -> None:
+        """A turn that was checked. drafting: resolved sizes; constraint: of the turn's grammar."""
         self.ids.extend(turn.tokens)
         self.turn, self.first, self.spoilt = turn, len(self.ids), False
         self._prompt_scores = []
-        self.processor = processor_for(turn, self.rule, self.ids)
-        self.speculator.begin(turn, drafting)
+        if constraint is not None:
+            constraint.begin(self.ids)
+        self.processor = processor_for(turn, self.rule, self.ids, constraint)
+        self.speculator.begin(turn, drafting, constraint)
 
     def num_waiting(self) -> int:
         """Tokens to forward before the next one can be chosen."""

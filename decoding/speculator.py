@@ -3,7 +3,9 @@
 from collections.abc import MutableSequence, Sequence
 
 from decoding.acceptance import Acceptance
+from decoding.constraint import Constraint, Forced
 from decoding.drafts import Source
+from decoding.grammar import GrammarError
 from decoding.guesses import CONTEXT, Guesses, Guessing
 from decoding.pool import Pool
 from decoding.prediction import Prediction
@@ -31,14 +33,14 @@ class Speculator:
         self._sources: list[Source] = []
         self._strategy: Strategy = Autoregressive()
 
-    def begin(self, turn: Turn, drafting: Drafting) -> None:
-        """A turn whose tokens are in the ids. drafting: resolved sizes."""
+    def begin(self, turn: Turn, drafting: Drafting, constraint: Constraint | None = None) -> None:
+        """A turn whose tokens are in the ids. drafting: resolved sizes; constraint: of its grammar."""
         self._sources = []
         if drafting.strategy in ("auto", "lookahead"):
-            self._sources = self._asked(turn, drafting)
+            self._sources = self._asked(turn, drafting, constraint)
         names = tuple(source.name for source in self._sources)
         acceptance = self._acceptances.setdefault(names, Acceptance([type(source) for source in self._sources]))
-        guesses = Guesses(self._sources, acceptance, turn.end_ids)
+        guesses = Guesses(self._sources, acceptance, turn.end_ids, constraint)
         match drafting:
             case Drafting(strategy="auto"):
                 self._strategy = Guessing(guesses)
@@ -64,7 +66,10 @@ class Speculator:
         """For the next step; the pending token is the last of the ids."""
         for source in self._sources:
             source.extend(len(self._ids))
-        return self._strategy.draft(self._ids[-CONTEXT:], limits)
+        try:
+            return self._strategy.draft(self._ids[-CONTEXT:], limits)
+        except GrammarError:  # the turn fails where its next token is chosen
+            return Draft()
 
     def learn(
         self, draft: Draft, verified: Verified, best: Sequence[int], likeliest: Sequence[Sequence[int]], pending: int
@@ -82,7 +87,7 @@ class Speculator:
         if self._suffixes is not None:
             self._suffixes.truncate(length)
 
-    def _asked(self, turn: Turn, drafting: Drafting) -> list[Source]:
+    def _asked(self, turn: Turn, drafting: Drafting, constraint: Constraint | None) -> list[Source]:
         sources: list[Source] = []
         if "suffix" in drafting.sources:
             self._suffixes = self._suffixes or Suffixes(self._ids, first=max(0, self._restored - _RESTORED))
@@ -94,4 +99,6 @@ class Speculator:
             sources.append(self._pool)
         if "prediction" in drafting.sources and turn.prediction:
             sources.append(Prediction(self._ids[-2:], turn.prediction))
+        if "grammar" in drafting.sources and constraint is not None:
+            sources.append(Forced(constraint))
         return sources

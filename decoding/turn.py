@@ -21,7 +21,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: dict[int, float] = {}  # token id to what is added to its logit
 
 
-SourceName = Literal["suffix", "recycling", "prediction", "pool"]
+SourceName = Literal["suffix", "recycling", "prediction", "pool", "grammar"]
 StrategyName = Literal["auto", "lookahead", "jacobi", "autoregressive"]
 
 
@@ -32,7 +32,8 @@ class Drafting(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None = None  # W: columns of the window, the pending token's among them
     ngram: int | None = None  # N: length of an n-gram; the window has N - 1 rows
     guesses: int | None = None  # G: most sequences that are verified in a step
-    sources: tuple[SourceName, ...] = ("suffix", "recycling", "prediction", "pool")  # that may be asked for guesses
+    # that may be asked for guesses
+    sources: tuple[SourceName, ...] = ("suffix", "recycling", "prediction", "pool", "grammar")
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     min_tokens: int = 0  # none of them comes before so many tokens are generated
     drafting: Drafting | None = None  # None: the engine's own
     prediction: list[int] = []  # tokens that the client expects, to draft from
+    grammar: str | None = None  # that the text follows, as `decoding.grammar` takes it; it ends where that may
     logprobs: int | None = None  # so many likeliest tokens are told with each generated one; None: nothing is
     prompt_logprobs: bool = False  # the same with each of the turn's own tokens but a session's first; reads them all
 
