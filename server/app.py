@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from server import errors, model_files, sse
-from server.api import chat, completions, models, ops, sessions
+from server.api import chat, completions, models, ops, responses, sessions
 from server.banner import start_up_table
 from server.gate import Gate
 from server.http import HttpProtocol
@@ -39,7 +39,7 @@ def build_app(service: Service) -> FastAPI:
     app = FastAPI(title="SinkAhead", openapi_url=None, redirect_slashes=False)
     app.add_middleware(Gate, keys=service.keys, scheduler=service.scheduler)
     errors.install(app)
-    for routes in (chat, completions, models, ops, sessions):
+    for routes in (chat, completions, models, ops, responses, sessions):
         app.include_router(routes.build_router(service))
     return app
 

@@ -9,14 +9,17 @@ from decoding.options import EngineFacts
 from decoding.turn import Drafting, Sampling, Turn
 from server.errors import invalid
 from server.request import Request
+from server.response_schemas import ResponseRequest
 from server.schemas import ChatRequest, CompletionRequest, Generation
 
 
-def check(asked: ChatRequest | CompletionRequest, most: int, max_output_tokens: int, facts: EngineFacts) -> None:
+def check(
+    asked: ChatRequest | CompletionRequest | ResponseRequest, most: int, max_output_tokens: int, facts: EngineFacts
+) -> None:
     """What the schema alone cannot tell. most: tokens that are generated at most. Raises `ApiError`."""
     if asked.stream_options is not None and not asked.stream:
         raise invalid("'stream_options' is only allowed with 'stream': true.", "stream_options")
-    for name in ("max_completion_tokens", "max_tokens"):
+    for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
         if (getattr(asked, name, None) or 0) > max_output_tokens:
             raise invalid(f"'{name}' may be at most {max_output_tokens} here.", name)
     if asked.min_tokens > most:

@@ -90,7 +90,7 @@ class ChatReply(Reply):
         return ChatChunk(**msgspec.structs.asdict(self._identity), choices=[choice], usage=self._no_usage)
 
     def _logprobs(self, tokens: Sequence[Told]) -> Logprobs | None:
-        return None if self._vocabulary is None else Logprobs([_entry(told, self._vocabulary) for told in tokens])
+        return None if self._vocabulary is None else Logprobs([entry(told, self._vocabulary) for told in tokens])
 
 
 def _message(told: Transcript) -> Message:
@@ -102,7 +102,8 @@ def _message(told: Transcript) -> Message:
     )
 
 
-def _entry(told: Told, vocabulary: Vocabulary) -> TokenLogprob:
+def entry(told: Told, vocabulary: Vocabulary) -> TokenLogprob:
+    """Of a list of logprobs."""
     likeliest = [TopLogprob(*_spelt(token, vocabulary, logprob)) for token, logprob in told.scored.top]
     return TokenLogprob(*_spelt(told.token, vocabulary, told.scored.logprob), likeliest)
 

@@ -16,6 +16,7 @@ from server.reasoning import Reasoning
 from server.request import Request
 from server.schemas import ChatRequest
 from server.service import Loaded, Service
+from server.sessions import Entry
 from server.template import ChatTemplate, MessagesError
 from server.tools.calls import Calls
 from server.tools.definitions import Tools
@@ -90,7 +91,7 @@ class ChatTurn:
         many = len(messages) > MANY_MESSAGES or sum(len(message["content"]) for message in messages) > LARGE_BODY
         parts = namespace, messages, tools.encoded
         chain = await asyncio.to_thread(Chain.of, *parts) if many else Chain.of(*parts)
-        entry = await loaded.sessions.enter(chain, name, asked.session_mode, store=asked.store is not False)
+        entry = await self._find(chain, name)
         settings = self._service.settings
         self._lease = Lease(loaded.sessions, entry, messages, self._template, loaded.facts, settings, tools, begun)
 
@@ -142,6 +143,10 @@ class ChatTurn:
             return template.dialect.format.grammar(tools, choice, template.special_marks)
         except UnenforceableError as error:
             raise invalid(f"A schema in 'tools' cannot be enforced: {error}.", "tools", "invalid_schema") from None
+
+    async def _find(self, chain: Chain, name: str | None) -> Entry:
+        asked = self.asked
+        return await self._loaded.sessions.enter(chain, name, asked.session_mode, store=asked.store is not False)
 
     async def _run(self, turn: Turn) -> None:
         scheduler, lease = self._service.scheduler, self.lease

@@ -68,6 +68,17 @@ def session_not_found(session: str) -> ApiError:
     return ApiError(404, ErrorBody(message, "invalid_request_error", "session_id", "session_not_found"))
 
 
+def previous_response_not_found(response: str) -> ApiError:
+    message = f"Previous response with id {response[:200]!r} not found."
+    body = ErrorBody(message, "invalid_request_error", "previous_response_id", "previous_response_not_found")
+    return ApiError(404, body)
+
+
+def item_not_found(item: str, param: str) -> ApiError:
+    message = f"Item with id {item[:200]!r} not found."
+    return ApiError(404, ErrorBody(message, "invalid_request_error", param, "item_not_found"))
+
+
 def foreign_session(session: str) -> ApiError:
     message = f"The session {session[:200]!r} is another model's. It can be copied once it has gone on with this one."
     return ApiError(409, ErrorBody(message, "invalid_request_error", None, "foreign_session"))

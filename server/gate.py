@@ -8,7 +8,7 @@ from server.keys import Keys
 from server.scheduler import Scheduler
 
 OPEN_PATHS = ("/health", "/health/live")
-QUEUED_PATHS = ("/v1/chat/completions", "/v1/completions")
+QUEUED_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 
 
 class Gate:

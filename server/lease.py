@@ -61,6 +61,7 @@ class Lease:
         self._reread = 0  # of the prompt's tokens, how many the worker has cached with the source of a copy
         self._keeping: asyncio.Task[bool] | None = None  # the turn has ended well
         self._rebuilt = self._why_rebuilt()
+        self.marks: Message = {}  # are kept with the reply, beside what it is compared by
 
     @property
     def session(self) -> Session:
@@ -138,7 +139,7 @@ class Lease:
         """The turn has ended well. Returns when it can no longer be lost, even where nobody waits for that."""
         length = self._start + len(self._tokens)
         prompt_end = length - len(self._begun_ids)
-        message = {**transcript.message, "content": self._begun + transcript.message["content"]}
+        message = {**transcript.message, "content": self._begun + transcript.message["content"], **self.marks}
         reply = StoredMessage(message, length + len(transcript.kept))
         told: list[int | None] = [None] * len(self._new)
         if told:
@@ -178,6 +179,12 @@ class Lease:
             rebuilt=self._rebuilt or lost,
             kept=self._keeping is not None and self._keeping.done() and self._keeping.result(),
         )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the prompt, which is known by now, is seen where the answer begins."""
+        facts, last = self._facts, self._start + len(self._tokens) - 1
+        return facts.max_length is not None or not Rule(self._sinks, facts.capacity, facts.block).evicted(last)
 
     def _why_rebuilt(self) -> str | None:
         """Why nothing stays of a session that held something."""

@@ -78,7 +78,7 @@ def reconcile(conversation: Conversation, request: Chain, mode: SessionMode = No
     """
     stored = conversation.chain
     assert stored.namespace == request.namespace
-    num_common = _num_common(stored, request)
+    num_common = common_messages(stored, request)
     if mode == "append":
         return _follow(conversation, request, Matched.APPEND, 0)
     if num_common == len(stored):
@@ -156,7 +156,7 @@ def _follow(
     return Reconciled(matched, keep, len(stored), first_new, num_system, tools_changed)
 
 
-def _num_common(stored: Chain, request: Chain) -> int:
+def common_messages(stored: Chain, request: Chain) -> int:
     """Messages that both begin with. Tools aside, so by digests; equal ends of chains say it at once."""
     num = min(len(stored), len(request))
     if stored.links[num] == request.links[num]:

@@ -37,24 +37,31 @@ class Reply(ABC):
         return msgspec.json.encode(self._whole(pieces))
 
     async def events(self, ping_seconds: float) -> AsyncIterator[bytes]:
-        """A failure is an event, too, and the end always [DONE]: a stream that just ends passes for a whole one."""
+        """A failure is told, too, and the end always: a stream that just ends passes for a whole one."""
         try:
             for chunk in self._first():
-                yield _event(chunk)
+                yield self._encode(chunk)
             async for index, piece in merged([answer.pieces(ping_seconds) for answer in self._answers]):
-                chunks = self._last(index) if piece is None else self._more(index, piece) if piece else []
+                chunks = self._chunks(index, piece)
                 for chunk in chunks:
-                    yield _event(chunk)
+                    yield self._encode(chunk)
                 if not chunks:
                     yield PING
             if self._include_usage:
-                yield _event(self._counted())
+                yield self._encode(self._counted())
         except ApiError as error:
-            yield event(error.encode())
+            yield self._failed(error)
         except Exception:
             logger.exception("A stream failed")
-            yield event(internal().encode())
-        yield DONE
+            yield self._failed(internal())
+        if self._done:
+            yield self._done
+
+    def _chunks(self, index: int, piece: Piece | None) -> list[msgspec.Struct]:
+        """piece: None at the end of an answer."""
+        if piece is None:
+            return self._last(index)
+        return self._more(index, piece) if piece else []
 
     @abstractmethod
     def _whole(self, pieces: Sequence[Sequence[Piece]]) -> msgspec.Struct:
@@ -75,6 +82,15 @@ class Reply(ABC):
     @abstractmethod
     def _counted(self) -> msgspec.Struct:
         """The chunk with the usage."""
+
+    _done = DONE  # the end of every stream
+
+    def _encode(self, chunk: msgspec.Struct) -> bytes:
+        return event(msgspec.json.encode(chunk))
+
+    def _failed(self, error: ApiError) -> bytes:
+        """Tells of a failure in the middle."""
+        return event(error.encode())
 
     @property
     def _no_usage(self) -> msgspec.UnsetType | None:
@@ -120,10 +136,6 @@ class Reply(ABC):
             draft_n=sum(one.transcript.num_drafted for one in answers),
             draft_n_accepted=sum(one.transcript.num_accepted for one in answers),
         )
-
-
-def _event(chunk: msgspec.Struct) -> bytes:
-    return event(msgspec.json.encode(chunk))
 
 
 def _rate(tokens: int, milliseconds: float) -> float:

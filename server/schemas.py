@@ -187,7 +187,7 @@ class PlainMessage:
         return {"role": "system" if self.role == "developer" else self.role, "content": self.content}
 
 
-def _fast(messages: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+def fast(messages: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     """Long histories are sent again at each turn: as long as messages are plain ones, they take a short way."""
     if not isinstance(messages, list) or not messages:
         return validate(messages)
@@ -338,11 +338,10 @@ def _check_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 class Generation(Strict):
-    """What chats and completions have in common."""
+    """What all APIs have in common."""
 
     model: Text
     stream: bool = False
-    stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
     top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -352,7 +351,6 @@ class Generation(Strict):
     repetition_penalty: Annotated[float, Field(ge=0.01, le=2)] = 1.0  # closer to 0 a quotient could overflow
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=MAX_BIASES)] = {}
     min_tokens: Annotated[int, Field(ge=0)] = 0
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     stop: Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_as_list)] = []
     stop_token_ids: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MAX_STOP_IDS)] = []
@@ -365,15 +363,22 @@ class Generation(Strict):
     user: Text | None = None
     metadata: dict[Text, Text] | None = None
 
+
+class ChoicesRequest(Generation):
+    """What chats and completions have in common."""
+
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
+    stream_options: StreamOptions | None = None
+
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
 
-class ChatRequest(Generation):
+class ChatRequest(ChoicesRequest):
     """Body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1), WrapValidator(_fast)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1), WrapValidator(fast)]
     max_completion_tokens: OutputTokens | None = None
     max_tokens: OutputTokens | None = None
     logprobs: bool = False
@@ -435,7 +440,7 @@ class ChatRequest(Generation):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-class CompletionRequest(Generation):
+class CompletionRequest(ChoicesRequest):
     """Body of POST /v1/completions."""
 
     prompt: Annotated[list[Text | list[PromptId]], Field(min_length=1), BeforeValidator(_as_prompts)]

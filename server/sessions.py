@@ -13,7 +13,15 @@ from server.chain import Chain
 from server.conversation import Conversation
 from server.errors import foreign_session, not_stored, private_session, session_exists, session_not_found
 from server.journal import Journal
-from server.reconcile import Reconciled, SessionMode, may_change, may_create, reconcile, reconcile_found
+from server.reconcile import (
+    Reconciled,
+    SessionMode,
+    common_messages,
+    may_change,
+    may_create,
+    reconcile,
+    reconcile_found,
+)
 from server.record import Branch, JournalError, Key, Record, StoredMessage
 from server.scheduler import Scheduler
 from server.session import Session
@@ -123,9 +131,29 @@ class Sessions:
         if found is None:
             return await self._begin(self._new_key(chain.namespace), named=False, store=store)
         session = self._sessions[Key(chain.namespace, found.conversation.id)]
-        reconciled = reconcile_found(session.conversation, chain, found.num_common)
+        return await self._go_on(session, chain, found.num_common, store=store)
+
+    async def follow(self, source: Session, chain: Chain, *, store: bool) -> Entry:
+        """As `enter` without a name, for a request that goes on from some first messages of this session."""
+        if not store and source.journal is not self._memory:
+            await source.take()
+            try:
+                common = common_messages(source.conversation.chain, chain)
+                reconciled = reconcile_found(source.conversation, chain, common)
+                if self._sessions.get(source.key) is source and not reconciled.rebuilds:
+                    return await self._carry_over(source, reconciled)
+            finally:
+                self.leave(source)
+        elif self._sessions.get(source.key) is source:
+            common = common_messages(source.conversation.chain, chain)
+            return await self._go_on(source, chain, common, store=store)
+        return await self._find(chain, store=store)
+
+    async def _go_on(self, session: Session, chain: Chain, num_common: int, *, store: bool) -> Entry:
+        """In this session, if it is all in the request and nobody's name; or in a copy, or anew."""
+        reconciled = reconcile_found(session.conversation, chain, num_common)
         if session.journal is self._journal(store=store) and not reconciled.rebuilds:
-            if may_change(session.conversation, chain, found.num_common) and session.is_free:
+            if may_change(session.conversation, chain, num_common) and session.is_free:
                 await session.take()
                 return Entry(session, reconciled)
             if session.is_free or (self._grows and not session.conversation.named):  # else it may be other than it was

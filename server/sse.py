@@ -11,8 +11,9 @@ PING = b": ping\n\n"
 SEND_SECONDS = 120.0  # for the network to take an event: who has not read for so long is not there any more
 
 
-def event(data: bytes) -> bytes:
-    return b"data: " + data + b"\n\n"
+def event(data: bytes, kind: str | None = None) -> bytes:
+    head = b"" if kind is None else f"event: {kind}\n".encode()
+    return head + b"data: " + data + b"\n\n"
 
 
 class EventStream(EventSourceResponse):
