@@ -100,10 +100,11 @@ def test_input_comes_in_many_shapes(client: OpenAI) -> None:
     expected = chat(client, ("user", "one"), ("assistant", first.output_text), ("user", "two"))
     (sent_back,) = first.model_dump()["output"]
     new = {"role": "user", "content": "two"}
+    parts = [{"type": "input_text", "text": part} for part in ("o", "ne")]
     for items in (
         [{"role": "user", "content": "one"}, {"role": "assistant", "content": first.output_text}, new],
         [
-            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": part} for part in ("o", "ne")]},
+            {"type": "message", "role": "user", "content": parts},
             sent_back,
             new,
         ],
