@@ -30,6 +30,12 @@ def check(
         )
 
 
+def check_choice(asked: ChatRequest) -> None:
+    """Raises `ApiError`."""
+    if unknown := (asked.choice.names or frozenset()) - asked.offered.names:
+        raise invalid(f"'tool_choice' names a function that is not among 'tools': {min(unknown)}.", "tool_choice")
+
+
 def sampling(asked: Generation, vocab_size: int) -> Sampling:
     """Raises `ApiError`."""
     logit_bias = {int(token): bias for token, bias in asked.logit_bias.items()}

@@ -14,6 +14,7 @@ class Told:
     token: int
     offset: int  # characters of the answer before it
     scored: Scored
+    thought: bool = False  # or a tag around that: no part of the answer
 
 
 @dataclass(slots=True)

@@ -37,8 +37,17 @@ class ThoughtItem(msgspec.Struct, frozen=True, kw_only=True):
     content: list[ThoughtPart]
 
 
+class CallItem(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    type: Literal["function_call"] = "function_call"
+    status: Status
+    call_id: str
+    name: str
+    arguments: str
+
+
 Part = TextPart | ThoughtPart
-Item = MessageItem | ThoughtItem
+Item = MessageItem | ThoughtItem | CallItem
 
 
 class InputTokensDetails(msgspec.Struct, frozen=True):
@@ -76,8 +85,8 @@ class TextSettings(msgspec.Struct, frozen=True):
     verbosity: Literal["medium"] = "medium"
 
 
-class NoReasoning(msgspec.Struct, frozen=True):
-    effort: None = None
+class ReasoningSettings(msgspec.Struct, frozen=True):
+    effort: str | None
     summary: None = None
 
 
@@ -100,14 +109,14 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool
     previous_response_id: str | None
     prompt_cache_key: str | None
-    reasoning: NoReasoning = NoReasoning()
+    reasoning: ReasoningSettings
     safety_identifier: str | None
     service_tier: Literal["default"] = "default"
     store: bool
     temperature: float
     text: TextSettings = TextSettings()
-    tool_choice: Literal["auto", "none"]
-    tools: list[Any] = []
+    tool_choice: Any  # as it was asked, as are the next
+    tools: list[dict[str, Any]]
     top_logprobs: int
     top_p: float
     truncation: Literal["auto", "disabled"]
@@ -146,6 +155,19 @@ class DeltaEvent(Event, frozen=True, kw_only=True):
     content_index: int = 0
     delta: str
     logprobs: list[TokenLogprob] | msgspec.UnsetType = msgspec.UNSET  # of what is answered
+
+
+class ArgumentsDeltaEvent(Event, frozen=True, kw_only=True):
+    item_id: str
+    output_index: int
+    delta: str
+
+
+class ArgumentsDoneEvent(Event, frozen=True, kw_only=True):
+    item_id: str
+    output_index: int
+    name: str
+    arguments: str
 
 
 class DoneEvent(Event, frozen=True, kw_only=True):

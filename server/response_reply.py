@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -18,12 +19,13 @@ from server.response_replies import (
     Incomplete,
     InputTokensDetails,
     OutputTokensDetails,
+    ReasoningSettings,
     ResponseEvent,
     ResponseObject,
     ResponseUsage,
     Status,
 )
-from server.response_schemas import ResponseRequest
+from server.response_schemas import ResponseRequest, ResponseTool
 from server.sse import event
 from server.vocabulary import Vocabulary
 
@@ -57,10 +59,12 @@ class ResponseReply(Reply):
             parallel_tool_calls=asked.parallel_tool_calls,
             previous_response_id=asked.previous_response_id,
             prompt_cache_key=asked.prompt_cache_key,
+            reasoning=ReasoningSettings(asked.reasoning.effort),
             safety_identifier=asked.safety_identifier,
             store=asked.store,
             temperature=asked.temperature,
-            tool_choice=asked.tool_choice,
+            tool_choice=choice if isinstance(choice := asked.tool_choice, str) else choice.model_dump(),
+            tools=[_tool(tool) for tool in asked.tools],
             top_logprobs=asked.top_logprobs or 0,
             top_p=asked.top_p,
             truncation=asked.truncation or ("auto" if forgets else "disabled"),
@@ -129,3 +133,8 @@ class ResponseReply(Reply):
             timings=self._timings(),
             session=self._describe(),
         )
+
+
+def _tool(tool: ResponseTool) -> dict[str, Any]:
+    told = {"name": tool.name, "description": tool.description, "parameters": tool.parameters, "strict": tool.strict}
+    return {"type": "function", **told}

@@ -4,19 +4,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_core import PydanticCustomError
 
 from server.chain import Message
 from server.schemas import (
     MAX_LOGPROBS,
+    MAX_TOOLS,
+    AllowedTools,
     ChatRequest,
+    FunctionDefinition,
+    FunctionName,
+    FunctionNamed,
+    FunctionTool,
     Generation,
     OutputTokens,
     Strict,
+    TemplateOptions,
     Text,
     TextFormat,
+    ToolChoice,
+    ToolNamed,
+    ToolsAllowed,
     fast,
+    kind_of_choice,
 )
 
 LOGPROBS = "message.output_text.logprobs"
@@ -88,6 +107,36 @@ class ReasoningItem(Strict):
         return "".join(part.text for part in self.content)
 
 
+class FunctionCall(Strict):
+    """A call that a response made, sent back."""
+
+    type: Literal["function_call"]
+    call_id: Annotated[Text, Field(min_length=1)]
+    name: Text
+    arguments: Text  # as they were generated: they may be no JSON
+    id: Text | None = None
+    status: Status | None = None
+    parsed_arguments: Any = None  # of OpenAI's SDK, which sends back what it has made of them
+
+    def plain(self) -> dict[str, Any]:
+        """As messages hold it."""
+        return {"id": self.call_id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
+
+class FunctionOutput(Strict):
+    """What a call came to."""
+
+    type: Literal["function_call_output"]
+    call_id: Annotated[Text, Field(min_length=1)]
+    output: Annotated[list[Part], BeforeValidator(_as_parts)]
+    id: Text | None = None
+    status: Status | None = None
+
+    def plain(self) -> Message:
+        content = "".join(part.text for part in self.output)
+        return {"role": "tool", "content": content, "tool_call_id": self.call_id}
+
+
 class ItemReference(Strict):
     """An item that a response had, by its id."""
 
@@ -95,7 +144,7 @@ class ItemReference(Strict):
     id: Text
 
 
-KINDS = ("reasoning", "item_reference")  # beside messages
+KINDS = ("reasoning", "function_call", "function_call_output", "item_reference")  # beside messages
 
 
 def _kind_of_item(item: Any) -> str:
@@ -107,6 +156,8 @@ def _kind_of_item(item: Any) -> str:
 Item = Annotated[
     Annotated[InputMessage, Tag("message")]
     | Annotated[ReasoningItem, Tag("reasoning")]
+    | Annotated[FunctionCall, Tag("function_call")]
+    | Annotated[FunctionOutput, Tag("function_call_output")]
     | Annotated[ItemReference, Tag("item_reference")],
     Discriminator(_kind_of_item),
 ]
@@ -140,12 +191,59 @@ class TextSettings(Strict):
     verbosity: Literal["medium"] | None = None  # which is none in particular
 
 
-class NoReasoning(Strict):
-    effort: Literal["none"] | None = None
+class ReasoningSettings(Strict):
+    effort: Text | None = None  # for templates that have such a variable
 
 
 class Plainly(Strict):
     include_obfuscation: Literal[False] | None = None
+
+
+def _check_kind(tool: Any) -> Any:
+    """Ahead of what a function needs, which a tool of another kind has not."""
+    if isinstance(tool, dict) and tool.get("type") not in (None, "function"):
+        raise PydanticCustomError("kind", "The only tools here are functions")
+    return tool
+
+
+class ResponseTool(FunctionDefinition):
+    """As a chat's, without a level."""
+
+    type: Literal["function"]
+
+
+class ToolChosen(Strict):
+    type: Literal["function"]
+    name: FunctionName
+
+    @property
+    def named(self) -> ToolNamed:
+        return ToolNamed(type="function", function=FunctionNamed(name=self.name))
+
+
+class ToolsChosenFrom(Strict):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ToolChosen], Field(min_length=1)]
+
+    @property
+    def allowed(self) -> AllowedTools:
+        tools = [tool.named for tool in self.tools]
+        return AllowedTools(type="allowed_tools", allowed_tools=ToolsAllowed(mode=self.mode, tools=tools))
+
+
+ResponseToolChoice = Annotated[
+    Annotated[Literal["auto", "none", "required"], Tag("mode")]
+    | Annotated[ToolChosen, Tag("named")]
+    | Annotated[ToolsChosenFrom, Tag("allowed")],
+    Discriminator(kind_of_choice),
+]
+
+
+def _check_names(tools: list[ResponseTool]) -> list[ResponseTool]:
+    if len({tool.name for tool in tools}) < len(tools):
+        raise PydanticCustomError("unique", "No two functions should have the same name")
+    return tools
 
 
 class ResponseRequest(Generation):
@@ -158,6 +256,16 @@ class ResponseRequest(Generation):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     text: TextSettings = TextSettings()
     truncation: Literal["auto", "disabled"] | None = None
+    reasoning: ReasoningSettings = ReasoningSettings()
+    chat_template_kwargs: TemplateOptions = Field(default={})
+
+    tools: Annotated[
+        list[Annotated[ResponseTool, BeforeValidator(_check_kind)]],
+        Field(max_length=MAX_TOOLS),
+        AfterValidator(_check_names),
+    ] = Field(default=[])
+    tool_choice: ResponseToolChoice = "auto"
+    parallel_tool_calls: bool = True
 
     # Whose turn it is (docs/responses.md).
     previous_response_id: Text | None = None
@@ -165,12 +273,8 @@ class ResponseRequest(Generation):
 
     # What there is only one way for here.
     background: Literal[False] = False
-    reasoning: NoReasoning | None = None
     service_tier: Literal["auto", "default"] = "default"
     stream_options: Plainly | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] = Field(default=[])
-    tool_choice: Literal["auto", "none"] = "auto"
-    parallel_tool_calls: bool = True
 
     # More hints.
     prompt_cache_key: Text | None = None
@@ -179,6 +283,17 @@ class ResponseRequest(Generation):
     @property
     def logprobs(self) -> bool:
         return LOGPROBS in self.include
+
+    @property
+    def choice(self) -> ToolChoice:
+        """As a chat's."""
+        match self.tool_choice:
+            case ToolChosen() as chosen:
+                return chosen.named
+            case ToolsChosenFrom() as chosen:
+                return chosen.allowed
+            case mode:
+                return mode
 
     def chat(self, messages: Sequence[Message]) -> ChatRequest:
         """The same as a chat, with all that was said."""
@@ -189,5 +304,10 @@ class ResponseRequest(Generation):
             max_completion_tokens=self.max_output_tokens,
             logprobs=self.logprobs,
             top_logprobs=self.top_logprobs,
+            chat_template_kwargs=self.chat_template_kwargs,
+            reasoning_effort=self.reasoning.effort,
+            tools=[FunctionTool.model_construct(type="function", function=tool) for tool in self.tools],
+            tool_choice=self.choice,
+            parallel_tool_calls=self.parallel_tool_calls,
             store=self.store,
         )

@@ -294,7 +294,7 @@ class AllowedTools(Strict):
     allowed_tools: ToolsAllowed
 
 
-def _kind_of_choice(choice: Any) -> str:
+def kind_of_choice(choice: Any) -> str:
     """So that what is wrong with one kind of choice is not told in the words of another."""
     if not isinstance(choice, dict):
         return "mode"
@@ -305,7 +305,7 @@ ToolChoice = Annotated[
     Annotated[Literal["auto", "none", "required"], Tag("mode")]
     | Annotated[ToolNamed, Tag("named")]
     | Annotated[AllowedTools, Tag("allowed")],
-    Discriminator(_kind_of_choice),
+    Discriminator(kind_of_choice),
 ]
 
 
@@ -335,6 +335,9 @@ def _check_options(options: dict[str, Any]) -> dict[str, Any]:
     if len(text) > MAX_OPTIONS:
         raise PydanticCustomError("options", f"The values should be JSON of at most {MAX_OPTIONS} characters")
     return options
+
+
+TemplateOptions = Annotated[dict[Text, Any], AfterValidator(_check_options)]
 
 
 class Generation(Strict):
@@ -384,7 +387,7 @@ class ChatRequest(ChoicesRequest):
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     response_format: TextFormat | None = None
-    chat_template_kwargs: Annotated[dict[Text, Any], AfterValidator(_check_options)] = {}
+    chat_template_kwargs: TemplateOptions = {}
     reasoning_effort: Text | None = None  # for templates that have such a variable
     continue_final_message: bool = False  # the answer goes on with the last message, the assistant's
     add_generation_prompt: bool | None = None  # false is said with the former by who is used to it

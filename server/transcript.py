@@ -88,18 +88,19 @@ class Transcript:
             if output.finish == "stop" and index == len(output.tokens) - 1:
                 break  # an end token, which has no text even where it is no special one
             self.kept.append(token)
-            raw = self._detokenizer.push(token)
+            raw, offset = self._detokenizer.push(token), self._produced
             if self._vocabulary is not None and self._vocabulary.has_text(token):
-                offset = self._produced
                 own = self._vocabulary.octets(token).decode(errors="ignore")
                 if own and raw.endswith(own):  # before it came what earlier tokens had left open
                     offset += len(raw) - len(own)
-                self._untold.append(Told(token, offset, output.scores[index]))
             self._produced += len(raw)
             text, stopped = self._matcher.push(raw)
             thought = self._reasoning.thinking
             self._split(text, piece)
-            self.num_thought += thought or self._reasoning.thinking
+            thought |= self._reasoning.thinking
+            self.num_thought += thought
+            if self._vocabulary is not None and self._vocabulary.has_text(token):
+                self._untold.append(Told(token, offset, output.scores[index], thought))
             if stopped or self.calls.are_enough:
                 self.keep = first_length + index
                 self._close("stop", piece)

@@ -81,8 +81,7 @@ def _check(asked: ChatRequest, max_output_tokens: int, facts: EngineFacts) -> No
         raise invalid(
             "'continue_final_message' goes on with a last message of the assistant's, behind others.", "messages"
         )
-    if unknown := (asked.choice.names or frozenset()) - asked.offered.names:
-        raise invalid(f"'tool_choice' names a function that is not among 'tools': {min(unknown)}.", "tool_choice")
+    asking.check_choice(asked)
 
 
 def _another(service: Service, request: Request, stack: ExitStack) -> Request:

@@ -22,6 +22,8 @@ from server.response_turn import ResponseTurn
 from server.service import Loaded, Service
 from server.sse import EventStream
 
+WORDS = {"messages": "input", "reasoning_effort": "reasoning.effort"}  # of chats, and here
+
 
 def build_router(service: Service) -> APIRouter:
     router = APIRouter(tags=["responses"])
@@ -41,6 +43,7 @@ def build_router(service: Service) -> APIRouter:
                 conversation = await response_input.read(asked, loaded.sessions, http.state.namespace)
                 turn = ResponseTurn(service, loaded, request, asked, conversation, deadline)
                 stack.callback(turn.leave)
+                asking.check_choice(turn.asked)
                 await unless_gone(http, turn.begin(http.state.namespace, None))
             reply = _reply(service, loaded, turn, asked, deadline)
             headers = {"X-Session-ID": turn.lease.session.conversation.id}
@@ -69,9 +72,10 @@ def _in_its_own_words() -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        if error.body.param is None or not error.body.param.startswith("messages"):
+        param = (error.body.param or "").partition("[")[0]
+        if param not in WORDS:
             raise
-        told = msgspec.structs.replace(error.body, param="input")
+        told = msgspec.structs.replace(error.body, param=WORDS[param])
         raise ApiError(error.status, told, error.retry_after, error.headers) from None
 
 
@@ -79,7 +83,6 @@ def _reply(
     service: Service, loaded: Loaded, turn: ResponseTurn, asked: ResponseRequest, deadline: float
 ) -> ResponseReply:
     lease = turn.lease
-    vocabulary = loaded.vocabulary if asked.logprobs else None
     id_ = ResponseId.make(lease.session.conversation.id if asked.store else None, instructed=bool(asked.instructions))
     if asked.store:
         lease.marks = {KEY: id_.mark}
@@ -90,5 +93,5 @@ def _reply(
         Answer(turn.request, turn.transcript, service.scheduler, deadline, lease.keep),
         lambda: lease.describe(turn.request.forwarded),
         forgets=loaded.facts.max_length is None,
-        vocabulary=vocabulary,
+        vocabulary=loaded.vocabulary if asked.logprobs else None,
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM
 
 from tests.e2e.serving import Server, ask
@@ -28,7 +29,9 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.add_tokens(["<think>", "</think>"])
     tokenizer.chat_template = TEMPLATE
     model = AutoModelForCausalLM.from_pretrained(folder)
-    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -114,3 +117,26 @@ def test_thoughts_that_are_sent_back_change_no_match(server: Server) -> None:
     assert whole(server, messages=more, max_tokens=2)["session"]["matched"] == "extend"
     bad = [{"role": "user", "content": "A?", "reasoning_content": "x"}]
     assert server.post(ask(messages=bad)).json()["error"]["param"] == "messages[0].reasoning_content"
+
+
+def test_a_response_tells_what_is_thought_as_an_item_of_its_own(server: Server) -> None:
+    asked = {"model": "tiny", "input": "Why?", "logit_bias": ANSWERS, "seed": 5, "max_output_tokens": 60}
+    asked |= {"include": ["message.output_text.logprobs"], "store": False}
+    chat: dict[str, Any] = {"logit_bias": ANSWERS, "temperature": 1.0, "seed": 5, "max_tokens": 60, "store": False}
+    expected = whole(server, content="Why?", **chat)["choices"][0]["message"]
+    response = server.post(asked, "/v1/responses").json()
+    thought, message = response["output"]
+    assert thought["content"] == [{"type": "reasoning_text", "text": expected["reasoning_content"]}]
+    assert (thought["type"], thought["summary"], thought["status"]) == ("reasoning", [], "completed")
+    assert message["content"][0]["text"] == expected["content"]
+    spelt = b"".join(bytes(entry["bytes"]) for entry in message["content"][0]["logprobs"])
+    assert spelt.decode(errors="replace").strip() == expected["content"].strip()
+    assert response["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+    lines = server.post(asked | {"stream": True}, "/v1/responses").text.split("\n")
+    told = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    kinds = [one["type"].removeprefix("response.") for one in told]
+    assert kinds.index("reasoning_text.done") < kinds.index("output_text.delta")
+    deltas = [one["delta"] for one in told if one["type"] == "response.reasoning_text.delta"]
+    assert "".join(deltas) == expected["reasoning_content"]
+    user = {"role": "user", "content": "Why?"}
+    assert server.post(asked | {"input": [user, thought, message, user]}, "/v1/responses").status_code == 200
