@@ -45,6 +45,7 @@ def build_router(service: Service) -> APIRouter:
             others = [_another(service, request, stack) for _ in range(1, asked.n)]
             await unless_gone(http, turn.begin(http.state.namespace, name))
             reply = _reply(service, loaded, turn, others, stack, deadline)
+            http.state.figures = reply.figures
             headers = {"X-Session-ID": turn.lease.session.conversation.id}
             if asked.stream:
                 # What choices register from now on is released with the stream.
