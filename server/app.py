@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from server import errors, front, logs, model_files, sse, tls
-from server.api import chat, completions, models, ops, responses, sessions
+from server.api import chat, completions, models, ops, responses, sessions, tokens
 from server.banner import start_up_table
 from server.http import HttpProtocol
 from server.keys import Keys
@@ -38,7 +38,7 @@ def build_app(service: Service) -> FastAPI:
     app = FastAPI(title="SinkAhead", openapi_url=None, redirect_slashes=False)
     front.install(app, service)
     errors.install(app)
-    for routes in (chat, completions, models, ops, responses, sessions):
+    for routes in (chat, completions, models, ops, responses, sessions, tokens):
         app.include_router(routes.build_router(service))
     return app
 

@@ -38,7 +38,7 @@ def build_router(service: Service) -> APIRouter:
             stack.callback(service.scheduler.cancel, request)
             asked = await body.validate(raw, ChatRequest)
             service.check_model(asked.model)
-            _check(asked, settings.max_output_tokens, loaded.facts)
+            check(asked, settings.max_output_tokens, loaded.facts)
             name = session_name(http, asked.session_id, asked.session_mode)
             turn = ChatTurn(service, loaded, request, asked, deadline)
             stack.callback(turn.leave)
@@ -66,7 +66,7 @@ def session_name(http: HttpRequest, in_body: str | None, mode: str | None) -> st
     return name
 
 
-def _check(asked: ChatRequest, max_output_tokens: int, facts: EngineFacts) -> None:
+def check(asked: ChatRequest, max_output_tokens: int, facts: EngineFacts) -> None:
     """What the schema alone cannot tell. Raises `ApiError`."""
     asking.check(asked, asked.asked_tokens or max_output_tokens, max_output_tokens, facts)
     if asked.top_logprobs is not None and not asked.logprobs:
