@@ -30,6 +30,10 @@ class Answer:
         self.transcript = transcript
 
     @property
+    def has_begun(self) -> bool:
+        return True
+
+    @property
     def begun(self) -> "Answer":
         """Itself."""
         return self
@@ -100,6 +104,10 @@ class LateAnswer:
         self._begin = begin
         self._answer: Answer | None = None
         self.transcript = transcript
+
+    @property
+    def has_begun(self) -> bool:
+        return self._answer is not None
 
     @property
     def begun(self) -> Answer:

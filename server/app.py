@@ -14,10 +14,9 @@ import rich
 import uvicorn
 from fastapi import FastAPI
 
-from server import errors, model_files, sse
-from server.api import chat, completions, models, ops, responses, sessions
+from server import errors, front, logs, model_files, sse, tls
+from server.api import chat, completions, models, ops, responses, sessions, tokens
 from server.banner import start_up_table
-from server.gate import Gate
 from server.http import HttpProtocol
 from server.keys import Keys
 from server.persistence import FolderError, lock, open_sessions, sessions_folder
@@ -37,16 +36,19 @@ def build_app(service: Service) -> FastAPI:
     """Holds no state but `service`, which may still be loading."""
     # No OpenAPI document: it would know nothing of the bodies, which are read by `server.body`, nor of the errors.
     app = FastAPI(title="SinkAhead", openapi_url=None, redirect_slashes=False)
-    app.add_middleware(Gate, keys=service.keys, scheduler=service.scheduler)
+    front.install(app, service)
     errors.install(app)
-    for routes in (chat, completions, models, ops, responses, sessions):
+    for routes in (chat, completions, models, ops, responses, sessions, tokens):
         app.include_router(routes.build_router(service))
     return app
 
 
 def serve(settings: Settings) -> int:
-    """Serve until a signal comes; returns the exit code. Raises `ModelFilesError` where there is no model to load."""
-    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    """Serve until a signal comes; returns the exit code. Raises `ModelFilesError` where there is no model to load,
+    and `SettingsError` where TLS or keys cannot be used.
+    """
+    tls.check(settings)
+    logs.set_up(settings.log_style)
     folder = model_files.resolve(settings.model)
     try:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -86,7 +88,9 @@ class _Process:
         self._folder = folder
         self._scheduler = Scheduler(settings.max_waiting, settings.max_running, settings.max_unread_tokens)
         self._service = Service(settings, self._scheduler, Keys(settings.all_keys, settings.requests_per_minute))
-        self._supervisor = Supervisor(settings.engine_options(folder), self._scheduler, settings.stall_seconds)
+        self._supervisor = Supervisor(
+            settings.engine_options(folder), self._scheduler, settings.stall_seconds, settings.log_style
+        )
         self._stop = asyncio.Event()
 
     async def run(self, listener: socket.socket) -> None:
@@ -104,6 +108,8 @@ class _Process:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                ssl_certfile=self._settings.tls_certificate,
+                ssl_keyfile=self._settings.tls_key,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=LAST_EVENTS_SECONDS,
             )
@@ -111,7 +117,7 @@ class _Process:
         serving = asyncio.create_task(http.serve([listener]))
         working = asyncio.create_task(self._work())
         stopping = asyncio.create_task(self._stop.wait())
-        logger.info("Listening on http://%s:%d, loading the model", self._settings.host, self._settings.port)
+        logger.info("Listening on %s, loading the model", self._settings.address)
         try:
             await asyncio.wait({serving, working, stopping}, return_when=asyncio.FIRST_COMPLETED)
             await self._drain()

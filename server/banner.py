@@ -15,14 +15,13 @@ _EXACT = {
 
 def start_up_table(settings: Settings, facts: EngineFacts, dialect: Dialect) -> Table:
     """What the server runs with."""
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
     sessions = min(facts.max_sessions, settings.max_running or facts.max_sessions)
     return _table(
         [
             *_rows(settings, facts, dialect),
             ("sessions", f"{facts.max_sessions:,} fit, {sessions:,} decoded at once"),
             ("loaded in", f"{facts.load_seconds:.1f} s"),
-            ("address", f"http://{host}:{settings.port}"),
+            ("address", settings.address),
         ]
     )
 

@@ -1,14 +1,13 @@
 """Chat requests on their way into the worker: find the session, wait for its turn there, then for a place."""
 
 import asyncio
-from collections.abc import Sequence
 
 from decoding.suffix import LIMIT
 from decoding.turn import Turn
-from server import asking
+from server import asking, chat_prompt
 from server.asking import another
 from server.body import LARGE_BODY
-from server.chain import Chain, Message
+from server.chain import Chain
 from server.errors import invalid
 from server.lease import Lease
 from server.placing import in_time, place
@@ -17,12 +16,8 @@ from server.request import Request
 from server.schemas import ChatRequest
 from server.service import Loaded, Service
 from server.sessions import Entry
-from server.template import ChatTemplate, MessagesError
 from server.tools.calls import Calls
-from server.tools.definitions import Tools
-from server.tools.dialect import has_calls
 from server.tools.format import UnenforceableError
-from server.tools.order import check_order
 from server.transcript import Transcript
 
 MANY_MESSAGES = 200  # that take longer to hash than other requests should wait
@@ -81,40 +76,16 @@ class ChatTurn:
 
     async def _enter(self, namespace: bytes, name: str | None) -> None:
         asked, loaded = self.asked, self._loaded
-        self._template = await self._chosen_template()
-        for index, message in enumerate(asked.messages):
-            if message.name is not None and message.role != "tool" and not loaded.template.shows_names:
-                raise invalid("This model's chat template shows no names.", f"messages[{index}].name")
-        messages, tools = [message.plain() for message in asked.messages], asked.offered
-        begun = messages.pop()["content"] if asked.continue_final_message else ""
-        self._check_tools(messages, tools, goes_on=name is not None)
+        settings = self._service.settings
+        prompt = await chat_prompt.read(asked, loaded, settings, goes_on=name is not None)
+        self._template, messages, tools = prompt.template, prompt.messages, prompt.tools
         many = len(messages) > MANY_MESSAGES or sum(len(message["content"]) for message in messages) > LARGE_BODY
         parts = namespace, messages, tools.encoded
         chain = await asyncio.to_thread(Chain.of, *parts) if many else Chain.of(*parts)
         entry = await self._find(chain, name)
-        settings = self._service.settings
-        self._lease = Lease(loaded.sessions, entry, messages, self._template, loaded.facts, settings, tools, begun)
-
-    async def _chosen_template(self) -> ChatTemplate:
-        asked, template = self.asked, self._loaded.template
-        for name in asked.options:
-            if name not in template.variables:
-                param = name if name == "reasoning_effort" else f"chat_template_kwargs.{name[:100]}"
-                raise invalid("This model's chat template has no such variable.", param, "unsupported_parameter")
-        try:
-            return await asyncio.to_thread(template.having, asked.options, continues=asked.continue_final_message)
-        except MessagesError as error:
-            raise invalid(f"The model's chat template refuses these: {error}", "chat_template_kwargs") from None
-
-    def _check_tools(self, messages: Sequence[Message], tools: Tools, *, goes_on: bool) -> None:
-        """goes_on: whether the request names a session. Raises `ApiError`."""
-        calls = next((index for index, message in enumerate(messages) if has_calls(message)), None)
-        if calls is not None:
-            check_order(messages, goes_on=goes_on)
-        is_shown = self._loaded.template.dialect.is_native or self._service.settings.tool_block == "generic"
-        if (tools or calls is not None) and not is_shown:
-            param = "tools" if tools else f"messages[{calls}]"
-            raise invalid("This model's chat template shows no tools.", param, "unsupported_parameter")
+        self._lease = Lease(
+            loaded.sessions, entry, messages, self._template, loaded.facts, settings, tools, prompt.begun
+        )
 
     @property
     def transcript(self) -> Transcript:

@@ -181,8 +181,7 @@ class ErrorMiddleware:
 
 
 def install(app: FastAPI) -> None:
-    """Let every error of `app` leave in the envelope."""
-    app.add_middleware(ErrorMiddleware)
+    """Let every error of `app` leave in the envelope; what no handler catches is `ErrorMiddleware`'s."""
 
     @app.exception_handler(ApiError)
     async def refuse(_: Request, error: ApiError) -> Response:

@@ -3,6 +3,7 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -62,6 +63,21 @@ class Reply(ABC):
         if piece is None:
             return self._last(index)
         return self._more(index, piece) if piece else []
+
+    def figures(self) -> dict[str, Any]:
+        """For the log: of what has come until now, whatever becomes of the rest."""
+        begun = [answer.begun for answer in self._answers if answer.has_begun]
+        prompts = [answer.begun for answer in self._answers[:: self._choices] if answer.has_begun]
+        tokens = sum(answer.transcript.num_tokens for answer in begun)
+        steps = tokens - sum(answer.transcript.num_accepted for answer in begun)
+        reasons = {answer.transcript.finish_reason or "none" for answer in self._answers}
+        return {
+            "prompt_tokens": sum(answer.prompt_tokens for answer in prompts),
+            "cached_tokens": sum(answer.cached_tokens for answer in prompts),
+            "completion_tokens": tokens,
+            "finish": "+".join(sorted(reasons)),
+            "tokens_per_step": round(tokens / steps, 2) if steps > 0 else 0.0,
+        }
 
     @abstractmethod
     def _whole(self, pieces: Sequence[Sequence[Piece]]) -> msgspec.Struct:

@@ -21,6 +21,7 @@ from yaml import YAMLError
 from decoding.drafting import MAX_ROWS, DraftingError, resolve
 from decoding.options import EngineOptions, Exactness, PolicyName
 from decoding.turn import Drafting, StrategyName
+from server.logs import LogStyle
 from server.model_files import DEFAULT_MODEL_NAME
 
 ENV_PREFIX = "SINKAHEAD_"
@@ -42,17 +43,22 @@ def setting(default: Any, group: str, description: str, **limits: Any) -> Any:
 KEY = r"[!-+\--~]+"
 
 
+ORIGIN = r"(\*|[a-z][a-z0-9+.-]*://[^\s/,?#]+)"
+
+
 def _listed(value: Any) -> Any:
     """Text with commas; that there is none is said by not setting it."""
     if not isinstance(value, str):
         return value
-    keys = tuple(filter(None, map(str.strip, value.split(","))))
-    if not keys:
-        raise ValueError("there is no key in it")
-    return keys
+    listed = tuple(filter(None, map(str.strip, value.split(","))))
+    if not listed:
+        raise ValueError("there is none in it")
+    return listed
 
 
-Keys = Annotated[tuple[Annotated[str, StringConstraints(pattern=f"^{KEY}$")], ...], NoDecode, BeforeValidator(_listed)]
+Listed = NoDecode, BeforeValidator(_listed)
+Keys = Annotated[tuple[Annotated[str, StringConstraints(pattern=f"^{KEY}$")], ...], *Listed]
+Origins = Annotated[tuple[Annotated[str, StringConstraints(pattern=f"^{ORIGIN}$")], ...], *Listed]
 Size = Annotated[int | None, BeforeValidator(lambda value: None if value == "null" else value)]  # flags are text
 
 
@@ -73,7 +79,14 @@ class Settings(BaseSettings):
     port: int = setting(8000, "Server", "port to listen on; 0 takes a free one", ge=0, le=65535)
     api_keys: Keys = setting((), "Server", "keys clients must send, with commas between; none: anybody may ask")
     api_keys_file: Path | None = setting(None, "Server", "file with more of them, one a line")
+    cors_origins: Origins = setting(
+        (), "Server", "origins whose pages may ask, as https://chat.example, with commas between; * is every one"
+    )
+    tls_certificate: Path | None = setting(None, "Server", "file with a certificate and its chain, as PEM: HTTPS")
+    tls_key: Path | None = setting(None, "Server", "file with its private key, as PEM")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Server", "debug, info, warning or error")
+    log_format: Literal["text", "json"] = setting("text", "Server", "text, or json: an object a line")
+    access_log: bool = setting(True, "Server", "log a line for each request, at level info, without what was said")
 
     model: str = setting("default", "Model", "default, a folder, a .gguf file or org/name on the model hub")
     served_model_name: str | None = setting(None, "Model", "name clients ask for; null takes it from the model")
@@ -165,6 +178,12 @@ class Settings(BaseSettings):
             raise ValueError(f"{error.parameter}: {error}") from None
         return self
 
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key are of use together only")
+        return self
+
     @classmethod
     def load(cls, flags: Mapping[str, Any] | None = None) -> Self:
         """Read all layers; `flags` (only those given) win. Raises `SettingsError`."""
@@ -201,6 +220,16 @@ class Settings(BaseSettings):
             return DEFAULT_MODEL_NAME
         path = Path(self.model)
         return path.resolve().name.removesuffix(".gguf") if path.exists() else self.model
+
+    @property
+    def address(self) -> str:
+        """What clients reach the server by."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http{'s' if self.tls_key else ''}://{host}:{self.port}"
+
+    @property
+    def log_style(self) -> LogStyle:
+        return LogStyle(self.log_level, self.log_format)
 
     @property
     def all_keys(self) -> list[str]:

@@ -7,6 +7,7 @@ import time
 import zmq
 
 from decoding.options import EngineFacts, EngineOptions
+from server.logs import WORKER_STYLE, LogStyle
 from server.messages import Ready, Refused
 from server.scheduler import Scheduler
 from server.worker_process import STOP_SECONDS, WorkerDiedError, WorkerProcess
@@ -27,8 +28,12 @@ class Supervisor:
     that has work and sends nothing for `stall_seconds` (0: however long it takes).
     """
 
-    def __init__(self, options: EngineOptions, scheduler: Scheduler, stall_seconds: float) -> None:
+    def __init__(
+        self, options: EngineOptions, scheduler: Scheduler, stall_seconds: float, style: LogStyle = WORKER_STYLE
+    ) -> None:
+        """style: of the worker's log."""
         self._options = options
+        self._style = style
         self._scheduler = scheduler
         self._stall_seconds = stall_seconds
         self._heard = 0.0  # when the worker last sent something, or owed nothing
@@ -42,7 +47,7 @@ class Supervisor:
     async def load(self) -> EngineFacts:
         """Start a worker and wait until it has loaded the model. Raises `LoadError`."""
         try:
-            self._worker = WorkerProcess(self._options)
+            self._worker = WorkerProcess(self._options, self._style)
         except (OSError, zmq.ZMQError) as error:
             raise LoadError(f"no worker can be started: {error}") from None
         try:

@@ -118,11 +118,12 @@ class ChatTemplate:
         except MessagesError as error:
             raise TokenizerError(f"the chat template cannot be used: {error}") from error
 
-    def encode(self, messages: Sequence[Message], tools: Tools = NO_TOOLS) -> list[int]:
-        """The conversation up to where the assistant speaks next. Raises `MessagesError`."""
+    def encode(self, messages: Sequence[Message], tools: Tools = NO_TOOLS, *, opens_reply: bool = True) -> list[int]:
+        """The conversation up to where the assistant speaks next, or only up to its end. Raises `MessagesError`."""
         prepared, shown = self._prepare(messages, tools)
         guarded = self._guarded(prepared)
-        return self._tokenize(self._render(guarded, self._guarded(shown)), plain=guarded == list(prepared))
+        text = self._render(guarded, self._guarded(shown), opens_reply=opens_reply)
+        return self._tokenize(text, plain=guarded == list(prepared))
 
     def encode_behind(
         self,
@@ -262,11 +263,13 @@ class ChatTemplate:
     def _guard(self, text: str) -> str:
         return self._protected_in_messages.sub(lambda found: f"{OPEN}{self._protected.index(found[0])}{CLOSE}", text)
 
-    def _render(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> str:
+    def _render(
+        self, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None, *, opens_reply: bool = True
+    ) -> str:
         given: tuple[Any, Any] = list(messages), tools
         try:
             text = self._template.apply_chat_template(
-                given[0], tools=given[1], tokenize=False, add_generation_prompt=True, **self._options
+                given[0], tools=given[1], tokenize=False, add_generation_prompt=opens_reply, **self._options
             )
         except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
             raise MessagesError(str(error)) from error

@@ -17,6 +17,7 @@ import zmq
 from decoding.errors import ModelRefusedError, NoPlaceError
 from decoding.options import EngineOptions
 from decoding.turn import Fault, Output
+from server.logs import WORKER_STYLE, LogStyle, set_up
 from server.messages import (
     MAX_SAVING,
     Change,
@@ -184,12 +185,12 @@ class Worker:
         self._send(Failed(sorted(sessions.union(also)), reason))
 
 
-def run(options: EngineOptions, address: str) -> None:
+def run(options: EngineOptions, address: str, style: LogStyle = WORKER_STYLE) -> None:
     """The worker process from its first to its last instruction. `address` is where the API process listens."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a terminal sends them to all: when to end is the parent's decision
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, args=(Path(address.removeprefix("ipc://")).parent,), daemon=True).start()
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    set_up(style)
     if options.threads:
         os.environ["OMP_NUM_THREADS"] = str(options.threads)
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:

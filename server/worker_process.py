@@ -13,6 +13,7 @@ import zmq.asyncio
 
 from decoding.options import EngineOptions
 from server import worker
+from server.logs import WORKER_STYLE, LogStyle
 from server.messages import FromWorker, Stop, ToWorker, decode_from_worker, encode
 
 STOP_SECONDS = 2.0
@@ -29,12 +30,12 @@ class WorkerProcess:
     Belongs to the event loop that is running; one task receives from it.
     """
 
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(self, options: EngineOptions, style: LogStyle = WORKER_STYLE) -> None:
         """Raises OSError where the system has no room for another process, and leaves nothing behind."""
         self._folder = Path(tempfile.mkdtemp(prefix="sinkahead-"))  # mode 0700: nobody else may connect
         self._context = zmq.asyncio.Context()
         try:
-            self._start(options)
+            self._start(options, style)
         except BaseException:
             self._context.destroy()
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -43,7 +44,7 @@ class WorkerProcess:
         self._death: asyncio.Future[None] = loop.create_future()
         loop.add_reader(self._process.sentinel, self._bury)
 
-    def _start(self, options: EngineOptions) -> None:
+    def _start(self, options: EngineOptions, style: LogStyle) -> None:
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.set_hwm(0)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -51,7 +52,7 @@ class WorkerProcess:
         self._socket.bind(address)
         # Spawned, not forked: a copy of this process's threads and event loop would be of no use to it.
         spawning = multiprocessing.get_context("spawn")
-        self._process = spawning.Process(target=worker.run, args=(options, address), name="sinkahead-worker")
+        self._process = spawning.Process(target=worker.run, args=(options, address, style), name="sinkahead-worker")
         # Ctrl-C reaches a terminal's whole group, and finds a new interpreter before it can say that it does not care.
         heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:

@@ -38,13 +38,14 @@ def build_router(service: Service) -> APIRouter:
             stack.callback(service.scheduler.cancel, request)
             asked = await body.validate(raw, ChatRequest)
             service.check_model(asked.model)
-            _check(asked, settings.max_output_tokens, loaded.facts)
+            check(asked, settings.max_output_tokens, loaded.facts)
             name = session_name(http, asked.session_id, asked.session_mode)
             turn = ChatTurn(service, loaded, request, asked, deadline)
             stack.callback(turn.leave)
             others = [_another(service, request, stack) for _ in range(1, asked.n)]
             await unless_gone(http, turn.begin(http.state.namespace, name))
             reply = _reply(service, loaded, turn, others, stack, deadline)
+            http.state.figures = reply.figures
             headers = {"X-Session-ID": turn.lease.session.conversation.id}
             if asked.stream:
                 # What choices register from now on is released with the stream.
@@ -65,7 +66,7 @@ def session_name(http: HttpRequest, in_body: str | None, mode: str | None) -> st
     return name
 
 
-def _check(asked: ChatRequest, max_output_tokens: int, facts: EngineFacts) -> None:
+def check(asked: ChatRequest, max_output_tokens: int, facts: EngineFacts) -> None:
     """What the schema alone cannot tell. Raises `ApiError`."""
     asking.check(asked, asked.asked_tokens or max_output_tokens, max_output_tokens, facts)
     if asked.top_logprobs is not None and not asked.logprobs:

@@ -47,6 +47,7 @@ def build_router(service: Service) -> APIRouter:
             stack.push(completing.leaving)
             await unless_gone(http, completing.turns[0].begin())
             reply = completing.reply()
+            http.state.figures = reply.figures
             if asked.stream:
                 return EventStream(reply.events(settings.ping_seconds), stack.pop_all().close)
             return Response(await unless_gone(http, reply.whole()), media_type="application/json")

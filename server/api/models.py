@@ -4,6 +4,7 @@ import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from server.api.ops import READ
 from server.errors import unavailable
 from server.replies import ModelCard, ModelList
 from server.service import Service
@@ -17,11 +18,11 @@ def build_router(service: Service) -> APIRouter:
             raise unavailable(service.unready or "")
         return ModelCard(id=service.settings.public_model_name, created=service.loaded.created)
 
-    @router.get("/v1/models")
+    @router.api_route("/v1/models", methods=READ)
     async def list_models() -> Response:
         return _json(ModelList(data=[card()]))
 
-    @router.get("/v1/models/{model:path}")  # names may hold slashes
+    @router.api_route("/v1/models/{model:path}", methods=READ)  # names may hold slashes
     async def get_model(model: str) -> Response:
         service.check_model(model)
         return _json(card())

@@ -46,6 +46,7 @@ def build_router(service: Service) -> APIRouter:
                 asking.check_choice(turn.asked)
                 await unless_gone(http, turn.begin(http.state.namespace, None))
             reply = _reply(service, loaded, turn, asked, deadline)
+            http.state.figures = reply.figures
             headers = {"X-Session-ID": turn.lease.session.conversation.id}
             if asked.stream:
                 return EventStream(reply.events(settings.ping_seconds), stack.pop_all().close, headers)

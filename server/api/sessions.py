@@ -8,6 +8,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from server import body
+from server.api.ops import READ
 from server.errors import invalid, unavailable
 from server.lease import num_evicted
 from server.record import Key
@@ -54,7 +55,7 @@ def build_router(service: Service) -> APIRouter:  # noqa: C901  one route after 
             bytes=num_bytes,
         )
 
-    @router.get("/v1/sessions")
+    @router.api_route("/v1/sessions", methods=READ)
     async def list_sessions(http: HttpRequest) -> Response:
         """The caller's own, those used last first: at most `limit` of them, behind the one with the id `after`."""
         limit, after = _page(http)
@@ -71,7 +72,7 @@ def build_router(service: Service) -> APIRouter:  # noqa: C901  one route after 
         key = Key(http.state.namespace, asked or uuid4().hex)
         return _json(card(await loaded().sessions.create(key)), 201)
 
-    @router.get("/v1/sessions/{session}")
+    @router.api_route("/v1/sessions/{session}", methods=READ)
     async def get_session(http: HttpRequest, session: str) -> Response:
         return _json(card(find(http, session)))
 

@@ -53,7 +53,7 @@ class Server:
         self.port = 0
 
     def __enter__(self) -> Self:
-        address = re.compile(r"http://127\.0\.0\.1:(\d+), loading")
+        address = re.compile(r"https?://127\.0\.0\.1:(\d+), loading")
         wait_for(lambda: address.search(self.log) is not None)
         self.port = int(address.findall(self.log)[0])
         return self
