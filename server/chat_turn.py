@@ -13,6 +13,7 @@ from server.chain import Chain
 from server.errors import invalid, timed_out
 from server.lease import Lease
 from server.request import DisplacedError, Request
+from server.response_format import grammar_of
 from server.schemas import ChatRequest
 from server.service import Loaded, Service
 
@@ -108,6 +109,7 @@ class ChatTurn:
         """What the engine is asked. Raises `ApiError`."""
         asked, loaded, settings = self.asked, self._loaded, self._service.settings
         sampling, drafting = _sampling(asked, loaded.facts.vocab_size), _drafting(asked, loaded.facts.max_rows)
+        grammar = await grammar_of(asked.response_format, loaded.grammars)
         tokens = await self.lease.tokens()
         prediction: list[int] = []
         if asked.prediction:
@@ -121,6 +123,7 @@ class ChatTurn:
             end_ids=loaded.facts.end_ids,
             drafting=drafting,
             prediction=prediction[:LIMIT],  # as much of it as is kept to draft from
+            grammar=grammar,
         )
 
 

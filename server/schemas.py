@@ -23,6 +23,7 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
 MAX_BIASES = 300
 MAX_CHOICES = 128
+FORMATS = ("text", "json_object", "json_schema")
 ROLES = frozenset({"system", "developer", "user", "assistant"})
 SESSION_ID = "[A-Za-z0-9._:-]{1,128}"
 
@@ -61,6 +62,15 @@ def _only(supported: Any) -> AfterValidator:
         return value
 
     return AfterValidator(check)
+
+
+def _check_format(response_format: Any) -> Any:
+    """The union's own words would repeat what the client sent."""
+    if not isinstance(response_format, dict):
+        raise PydanticCustomError("response_format", "Input should be an object")
+    if response_format.get("type") not in FORMATS:
+        raise PydanticCustomError("response_format", "Its type should be text, json_object or json_schema")
+    return response_format
 
 
 def _check_token_id(key: str) -> str:
@@ -150,6 +160,28 @@ class TextFormat(Strict):
     type: Literal["text"]
 
 
+class JsonObjectFormat(Strict):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class NamedSchema(Strict):
+    """The answer is held to it whether or not it is called strict. Name and description are hints."""
+
+    name: Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,64}$")]
+    description: Text | None = None
+    body: Annotated[dict[str, Any], Field(alias="schema")]
+    strict: bool = False
+
+
+class JsonSchemaFormat(Strict):
+    """JSON that a schema validates."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
 class Prediction(Strict):
     """What the answer is expected to be. It changes no text, only how fast it comes."""
 
@@ -218,7 +250,14 @@ class ChatRequest(Strict):
     metadata: dict[Text, Text] | None = None
 
     logprobs: Annotated[bool, _only(supported=False)] = False
-    response_format: TextFormat | None = None
+    response_format: (
+        Annotated[
+            TextFormat | JsonObjectFormat | JsonSchemaFormat,
+            Field(discriminator="type"),
+            BeforeValidator(_check_format),
+        ]
+        | None
+    ) = None
 
     @property
     def asked_tokens(self) -> int | None:

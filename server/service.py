@@ -10,6 +10,7 @@ import msgspec
 
 from decoding.options import EngineFacts
 from server.errors import model_not_found, unavailable
+from server.grammar_checker import GrammarChecker
 from server.keys import Keys
 from server.request import Request
 from server.scheduler import Scheduler
@@ -31,6 +32,7 @@ class Loaded:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
+        self.grammars = GrammarChecker(self.template.tokenizer.to_str(), self.facts.vocab_size, self.facts.end_ids)
         name = Path(self.facts.model).name
         shaping = msgspec.structs.replace(
             self.facts, model=name, load_seconds=0.0, max_sessions=0, host_bytes=0, step_seconds={}
