@@ -77,8 +77,9 @@ class Grammars:
 
 def json_grammar(schema: dict[str, Any]) -> str:
     """The grammar of JSON that a schema validates, properties in the schema's order. Raises GrammarError."""
+    ours = {keyword: value for keyword, value in schema.items() if keyword != "x-guidance"}  # the library's own options
     try:
-        return str(LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON))
+        return str(LLMatcher.grammar_from_json_schema(json.dumps(ours), overrides=_JSON))
     except (ValueError, RecursionError) as error:
         raise GrammarError(_line(error)) from error
 

@@ -127,6 +127,7 @@ class _Process:
                 logger.info("The worker's %s", self._scheduler.pace)
                 self._tidying.cancel()
                 await self._service.loaded.sessions.close()
+                self._service.loaded.grammars.close()
             if working.done():
                 working.result()
         finally:

@@ -49,8 +49,9 @@ async def _chosen_template(asked: ChatRequest, template: ChatTemplate) -> ChatTe
         if name not in template.variables:
             param = name if name == "reasoning_effort" else f"chat_template_kwargs.{name[:100]}"
             raise invalid("This model's chat template has no such variable.", param, "unsupported_parameter")
+    thinks = not (asked.continue_final_message or asked.is_constrained)  # a grammar has no room for it
     try:
-        return await asyncio.to_thread(template.having, asked.options, continues=asked.continue_final_message)
+        return await asyncio.to_thread(template.having, asked.options, continues=not thinks)
     except MessagesError as error:
         raise invalid(f"The model's chat template refuses these: {error}", "chat_template_kwargs") from None
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from decoding.grammar import GrammarError
 from decoding.suffix import LIMIT
 from decoding.turn import Turn
 from server import asking, chat_prompt
@@ -13,6 +14,7 @@ from server.lease import Lease
 from server.placing import in_time, place
 from server.reasoning import Reasoning
 from server.request import Request
+from server.response_format import checked, grammar_of
 from server.schemas import ChatRequest
 from server.service import Loaded, Service
 from server.sessions import Entry
@@ -105,15 +107,20 @@ class ChatTurn:
             shown=frozenset(shown),
         )
 
-    def _grammar(self) -> str | None:
-        """What calls must follow, where any must; None: the model is left to itself. Raises `ApiError`."""
-        choice, tools, template = self.asked.choice, self.lease.tools, self._loaded.template
+    async def _grammar(self) -> str | None:
+        """What the answer must follow, where it must. Raises `ApiError`."""
+        asked, grammars, template = self.asked, self._loaded.grammars, self._template
+        tools, choice = self.lease.tools, asked.choice
+        grammar = await grammar_of(asked.response_format, grammars)
+        if grammar is not None and choice.callable(tools):
+            raise invalid("Answers of a format hold no calls: 'tool_choice' should be none.", "response_format")
         if not choice.constrains(tools):
-            return None
+            return grammar
         try:
-            return template.dialect.format.grammar(tools, choice, template.special_marks)
-        except UnenforceableError as error:
-            raise invalid(f"A schema in 'tools' cannot be enforced: {error}.", "tools", "invalid_schema") from None
+            calls = template.dialect.format.grammar(tools, choice, template.special_marks)
+            return await asyncio.to_thread(checked, calls, grammars)
+        except (UnenforceableError, GrammarError) as error:
+            raise invalid(f"Calls of 'tools' cannot be asked for: {error}", "tools", "invalid_schema") from None
 
     async def _find(self, chain: Chain, name: str | None) -> Entry:
         asked = self.asked
@@ -131,9 +138,6 @@ class ChatTurn:
         facts = loaded.facts
         sampling, drafting = asking.sampling(asked, facts.vocab_size), asking.drafting(asked, facts.max_rows)
         tokens = await self.lease.tokens()
-        if self._grammar() is not None:
-            param = "tools" if asked.tool_choice in (None, "auto") else "tool_choice"
-            raise invalid("Calls cannot be asked for, or made strict, here yet.", param, "unsupported_parameter")
         prediction: list[int] = []
         if asked.prediction:
             prediction = await asyncio.to_thread(loaded.template.encode_text, asked.prediction.text)
@@ -147,4 +151,5 @@ class ChatTurn:
             drafting=drafting,
             prediction=prediction[:LIMIT],  # as much of it as is kept to draft from
             logprobs=asked.told_logprobs,
+            grammar=await self._grammar(),
         )

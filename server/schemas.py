@@ -32,6 +32,7 @@ MAX_OPTIONS = 2000  # characters
 MAX_BIASES = 300
 MAX_CHOICES = 128
 MAX_TOOLS = 128
+FORMATS = ("text", "json_object", "json_schema")
 ROLES = frozenset({"system", "developer", "user", "assistant"})
 SESSION_ID = "[A-Za-z0-9._:-]{1,128}"
 
@@ -75,6 +76,15 @@ def _as_prompts(prompt: Any) -> Any:
 
 def _are_ids(values: list[Any]) -> bool:
     return all(type(value) is int and 0 <= value < 2**31 for value in values)
+
+
+def _check_format(response_format: Any) -> Any:
+    """The union's own words would repeat what the client sent."""
+    if not isinstance(response_format, dict):
+        raise PydanticCustomError("response_format", "Input should be an object")
+    if response_format.get("type") not in FORMATS:
+        raise PydanticCustomError("response_format", "Its type should be text, json_object or json_schema")
+    return response_format
 
 
 def _check_token_id(key: str) -> str:
@@ -219,6 +229,28 @@ class StreamOptions(Strict):
 
 class TextFormat(Strict):
     type: Literal["text"]
+
+
+class JsonObjectFormat(Strict):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class NamedSchema(Strict):
+    """The answer is held to it whether or not it is called strict. Name and description are hints."""
+
+    name: Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,64}$")]
+    description: Text | None = None
+    body: Annotated[dict[str, Any], Field(alias="schema")]
+    strict: bool = False
+
+
+class JsonSchemaFormat(Strict):
+    """JSON that a schema validates."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
 
 
 class Prediction(Strict):
@@ -386,7 +418,14 @@ class ChatRequest(ChoicesRequest):
     max_tokens: OutputTokens | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    response_format: TextFormat | None = None
+    response_format: (
+        Annotated[
+            TextFormat | JsonObjectFormat | JsonSchemaFormat,
+            Field(discriminator="type"),
+            BeforeValidator(_check_format),
+        ]
+        | None
+    ) = None
     chat_template_kwargs: TemplateOptions = {}
     reasoning_effort: Text | None = None  # for templates that have such a variable
     continue_final_message: bool = False  # the answer goes on with the last message, the assistant's
@@ -406,6 +445,12 @@ class ChatRequest(ChoicesRequest):
     @property
     def offered(self) -> Tools:
         return Tools([tool.function.function for tool in self.tools])
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the answer must follow a grammar."""
+        is_format = self.response_format is not None and self.response_format.type != "text"
+        return is_format or self.choice.constrains(self.offered)
 
     @property
     def choice(self) -> Choice:

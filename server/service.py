@@ -10,6 +10,7 @@ import msgspec
 
 from decoding.options import EngineFacts
 from server.errors import model_not_found, unavailable
+from server.grammar_checker import GrammarChecker
 from server.keys import Keys
 from server.request import Request
 from server.scheduler import Scheduler
@@ -33,6 +34,7 @@ class Loaded:
 
     def __post_init__(self) -> None:
         self.vocabulary = Vocabulary(self.template.tokenizer)
+        self.grammars = GrammarChecker(self.template.tokenizer.to_str(), self.facts.vocab_size, self.facts.end_ids)
         name = Path(self.facts.model).name
         shaping = msgspec.structs.replace(
             self.facts, model=name, load_seconds=0.0, max_sessions=0, host_bytes=0, step_seconds={}

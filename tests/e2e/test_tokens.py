@@ -96,7 +96,7 @@ def test_many_long_texts_make_no_chat_wait_and_are_refused_at_last(server: Serve
         connection.sendall(request + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
     assert server.post(ask()).status_code == 200
     statuses = [int(connection.recv(4096).split()[1]) for connection in opened]
-    for connection in connections:
+    for connection in connections:  # type: ignore[assignment]
         connection.__exit__(None, None, None)
     assert set(statuses) == {200, 429}
     wait_for(lambda: httpx.post(f"{server.url}/tokenize", json={"prompt": "x"}).status_code == 200)

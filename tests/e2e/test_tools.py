@@ -199,8 +199,6 @@ RESULT = {"role": "tool", "tool_call_id": "1", "content": "x"}
         ("messages", {"messages": [USER, CALLED]}),
         ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "other"}}}),
         ("tool_choice", {"tool_choice": "auto", "tools": None}),
-        ("tool_choice", {"tool_choice": "required"}),
-        ("tools", {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}),
         ("parallel_tool_calls", {"parallel_tool_calls": True, "tools": None}),
     ],
 )

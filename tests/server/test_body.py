@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from server import body
 from server.errors import ApiError
-from server.schemas import ChatRequest
+from server.schemas import ChatRequest, JsonSchemaFormat
 from server.tools.definitions import Choice, Tools
 
 GOOD: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -45,6 +45,11 @@ def refusal(raw: bytes) -> ApiError:
     assert refused.value.body.type == "invalid_request_error"
     json.loads(refused.value.encode())
     return refused.value
+
+
+def schema(fields: str) -> str:
+    """A response format."""
+    return f'{{"type": "json_schema", "json_schema": {{{fields}}}}}'
 
 
 @pytest.mark.parametrize(
@@ -134,8 +139,6 @@ def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
         ("lookahead.strategy", ['{"strategy": "fast"}', '{"strategy": 1}']),
         ("lookahead.window", ['{"window": "5"}', '{"window": 5.0}', '{"window": true}']),
         ("lookahead.sources", ['{"sources": []}']),
-        ("response_format", ["5"]),
-        ("response_format.type", ['{"type": "json_object"}']),
         ("messages[0].tool_calls", [json.dumps([{"role": "user", "content": "x", "tool_calls": [CALL]}])]),
         ("messages[0].content", ['[{"role": "assistant"}]', '[{"role": "tool", "tool_call_id": "1"}]']),
         ("messages[0].tool_call_id", ['[{"role": "tool", "content": "x"}]']),
@@ -172,6 +175,13 @@ def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
         ),
         ("parallel_tool_calls", ["5", '"yes"']),
         ("top_logprobs", ["-1", "21", "true"]),
+        ("response_format", ["5", '"json_object"', "{}", '{"type": "xml"}', '{"type": ["text"]}']),
+        ("response_format.schema", ['{"type": "json_object", "schema": {}}']),
+        ("response_format.json_schema", ['{"type": "json_schema"}', '{"type": "json_schema", "json_schema": 5}']),
+        ("response_format.json_schema.name", [schema('"schema": {}'), schema('"schema": {}, "name": "a b"')]),
+        ("response_format.json_schema.schema", [schema('"name": "a"'), schema('"name": "a", "schema": []')]),
+        ("response_format.json_schema.strict", [schema('"name": "a", "schema": {}, "strict": 1')]),
+        ("response_format.json_schema.other", [schema('"name": "a", "schema": {}, "other": 1')]),
         ("no_such_thing", ["1"]),
     ],
 )
@@ -227,6 +237,14 @@ def test_what_asks_for_nothing_is_taken() -> None:
     parse(n=1, store=False, logprobs=False, response_format={"type": "text"})
     parse(frequency_penalty=0, presence_penalty=0.0, repetition_penalty=1, logit_bias={}, min_tokens=0, lookahead={})
     parse(user="u", metadata={"a": "b"})
+
+
+def test_a_schema_is_taken_as_it_is() -> None:
+    asked = parse(
+        response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {"const": None}, "strict": None}}
+    )
+    assert isinstance(asked.response_format, JsonSchemaFormat)
+    assert asked.response_format.json_schema.body == {"const": None}
 
 
 def test_text_parts_are_joined_and_developers_speak_as_the_system() -> None:
