@@ -11,6 +11,7 @@ from openai import APIStatusError, NotFoundError, OpenAI
 
 from tests.e2e.responding import PATH, beside, body, chat, connect, create, read, session
 from tests.e2e.serving import Server, receive_until, send, wait_for
+from tests.replay import Oracle
 
 
 @pytest.fixture
@@ -128,6 +129,9 @@ def test_ids_survive_a_restart_and_are_their_keys_own(tiny_model: Path, tmp_path
         with pytest.raises(NotFoundError):
             create(client, "d", previous_response_id=third.id)
         create(client, "d", previous_response_id=fork.id)  # in a session of its own
+        server.signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+    assert Oracle(tiny_model, capacity=256, block=16).check(tmp_path / "sessions") > 0
 
 
 def test_what_must_fit_is_refused_when_it_no_longer_does(tiny_model: Path, tmp_path: Path) -> None:
