@@ -47,7 +47,7 @@ def build_router(service: Service) -> APIRouter:
             count=len(tokens),
             max_model_len=loaded.facts.max_length or service.settings.max_prompt_tokens,
             tokens=tokens,
-            token_strs=[name(token) for token in tokens] if asked.return_token_strs else None,
+            token_strs=[name(token) or "" for token in tokens] if asked.return_token_strs else None,
         )
 
     @router.post("/tokenize")
@@ -63,7 +63,7 @@ def build_router(service: Service) -> APIRouter:
                     tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids, asked, loaded
                 ),
             )
-        chat_asked = ChatRequest.model_construct(messages=asked.messages)
+        chat_asked = ChatRequest.model_construct(model="", messages=asked.messages)
         prompt = await chat_prompt.read(chat_asked, loaded, service.settings, goes_on=False)
         opens_reply = asked.add_generation_prompt is not False
         return await answer(http, lambda: tokenized(prompt.encode(opens_reply=opens_reply), asked, loaded))
