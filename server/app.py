@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from server import errors, front, logs, model_files, sse, tls
-from server.api import chat, completions, models, ops, responses, sessions, tokens
+from server.api import chat, completions, documentation, models, ops, responses, sessions, tokens
 from server.banner import start_up_table
 from server.http import HttpProtocol
 from server.keys import Keys
@@ -34,11 +34,11 @@ LAST_EVENTS_SECONDS = 5  # after the drain, for clients to take what was sent to
 
 def build_app(service: Service) -> FastAPI:
     """Holds no state but `service`, which may still be loading."""
-    # No OpenAPI document: it would know nothing of the bodies, which are read by `server.body`, nor of the errors.
+    # FastAPI's own OpenAPI document would know nothing of the bodies, which `server.body` reads, nor of the errors.
     app = FastAPI(title="SinkAhead", openapi_url=None, redirect_slashes=False)
     front.install(app, service)
     errors.install(app)
-    for routes in (chat, completions, models, ops, responses, sessions, tokens):
+    for routes in (chat, completions, documentation, models, ops, responses, sessions, tokens):
         app.include_router(routes.build_router(service))
     return app
 

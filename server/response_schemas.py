@@ -84,7 +84,7 @@ class InputMessage(Strict):
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[Part], BeforeValidator(_as_parts)]
+    content: Annotated[list[Part], BeforeValidator(_as_parts, str | Annotated[list[Part], Field(min_length=1)])]
     id: Text | None = None
     status: Status | None = None
 
@@ -249,7 +249,9 @@ def _check_names(tools: list[ResponseTool]) -> list[ResponseTool]:
 class ResponseRequest(Generation):
     """Body of POST /v1/responses."""
 
-    input: Annotated[list[Item], Field(min_length=1), WrapValidator(_input)]
+    input: Annotated[
+        list[Item], Field(min_length=1), WrapValidator(_input, str | Annotated[list[Item], Field(min_length=1)])
+    ]
     instructions: Text | None = None
     max_output_tokens: OutputTokens | None = None
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] = Field(default=[])

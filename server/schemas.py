@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -118,6 +118,9 @@ class TextPart(Strict):
     text: Text
 
 
+Content = str | Annotated[list[TextPart], Field(min_length=1)]  # as it is sent
+
+
 class CalledFunction(Strict):
     name: Text
     arguments: Text  # as they were generated: they may be no JSON
@@ -165,7 +168,9 @@ class ChatMessage(Strict):
     tool_call_id: Annotated[Text | None, _only_of("tool"), BeforeValidator(_tool_call_id)] = Field(
         default=None, validate_default=True
     )
-    content: Annotated[list[TextPart], BeforeValidator(_content)] = Field(default=None, validate_default=True)
+    content: Annotated[list[TextPart], BeforeValidator(_content, Content | None)] = Field(
+        default=None, validate_default=True
+    )
     name: Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_check_unicode)] | None = None
     # What an assistant thought before, for templates that show it.
     reasoning_content: Annotated[Text, _only_of("assistant")] | None = None
@@ -257,7 +262,7 @@ class Prediction(Strict):
     """What the answer is expected to be. It changes no text, only how fast it comes."""
 
     type: Literal["content"]
-    content: Annotated[list[TextPart], BeforeValidator(_as_parts)]
+    content: Annotated[list[TextPart], BeforeValidator(_as_parts, Content)]
 
     @property
     def text(self) -> str:
@@ -387,7 +392,11 @@ class Generation(Strict):
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=MAX_BIASES)] = {}
     min_tokens: Annotated[int, Field(ge=0)] = 0
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    stop: Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_as_list)] = []
+    stop: Annotated[
+        list[StopString],
+        Field(max_length=MAX_STOPS),
+        BeforeValidator(_as_list, StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)]),
+    ] = []
     stop_token_ids: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MAX_STOP_IDS)] = []
     ignore_eos: bool = False  # the model's end tokens are tokens like others
 
@@ -488,10 +497,18 @@ class ChatRequest(ChoicesRequest):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
+T = TypeVar("T")
+Prompts = Annotated[list[T], Field(min_length=1)]  # as they are sent
+
+
 class CompletionRequest(ChoicesRequest):
     """Body of POST /v1/completions."""
 
-    prompt: Annotated[list[Text | list[PromptId]], Field(min_length=1), BeforeValidator(_as_prompts)]
+    prompt: Annotated[
+        list[Text | list[PromptId]],
+        Field(min_length=1),
+        BeforeValidator(_as_prompts, Text | Prompts[PromptId] | Prompts[Text | Prompts[PromptId]]),
+    ]
     max_tokens: Annotated[int, Field(ge=0)] = 16
     echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None

@@ -232,6 +232,10 @@ class Settings(BaseSettings):
         return LogStyle(self.log_level, self.log_format)
 
     @property
+    def has_keys(self) -> bool:
+        return bool(self.api_keys) or self.api_keys_file is not None
+
+    @property
     def all_keys(self) -> list[str]:
         """Those that are set, and those of the file. Raises `SettingsError` where it cannot be read, or has none."""
         if self.api_keys_file is None:

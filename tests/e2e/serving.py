@@ -18,6 +18,8 @@ from typing import Any, Self
 import httpx
 import psutil
 
+from tests.e2e.documented import undocumented
+
 ROOT = Path(__file__).parents[2]
 MODEL = "tiny"
 CHAT = "/v1/chat/completions"
@@ -65,6 +67,8 @@ class Server:
         self.process.kill()
         self.process.wait()
         assert not psutil.wait_procs(workers, timeout=PATIENCE)[1]
+        if error is None:
+            assert not undocumented(self.log), "an answer that the OpenAPI document does not tell of"
 
     @property
     def log(self) -> str:

@@ -1,6 +1,7 @@
 """Tokens without an answer: what is counted is what a request is charged."""
 
 import json
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -90,13 +91,11 @@ def test_many_long_texts_make_no_chat_wait_and_are_refused_at_last(server: Serve
     """Of one place in the queue, that is, one that works and one that waits."""
     body = json.dumps({"prompt": "long " * 50_000, "return_token_strs": True}).encode()
     request = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    connections = [server.connect() for _ in range(12)]
-    opened = [connection.__enter__() for connection in connections]
-    for connection in opened:
-        connection.sendall(request + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    assert server.post(ask()).status_code == 200
-    statuses = [int(connection.recv(4096).split()[1]) for connection in opened]
-    for connection in connections:  # type: ignore[assignment]
-        connection.__exit__(None, None, None)
+    with ExitStack() as stack:
+        connections = [stack.enter_context(server.connect()) for _ in range(12)]
+        for connection in connections:
+            connection.sendall(request + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        assert server.post(ask()).status_code == 200
+        statuses = [int(connection.recv(4096).split()[1]) for connection in connections]
     assert set(statuses) == {200, 429}
     wait_for(lambda: httpx.post(f"{server.url}/tokenize", json={"prompt": "x"}).status_code == 200)

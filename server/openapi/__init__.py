@@ -1,0 +1,1 @@
+"""The OpenAPI document, and a page that shows it."""
