@@ -30,6 +30,12 @@ def check(
         )
 
 
+def check_ending(asked: ChatRequest) -> None:
+    """Raises `ApiError`."""
+    if asked.ignore_eos and asked.is_constrained:
+        raise invalid("'ignore_eos' cannot be: the answer has to end where its format is complete.", "ignore_eos")
+
+
 def check_choice(asked: ChatRequest) -> None:
     """Raises `ApiError`."""
     if unknown := (asked.choice.names or frozenset()) - asked.offered.names:

@@ -76,12 +76,8 @@ class Incomplete(msgspec.Struct, frozen=True, kw_only=True):
     reason: Literal["max_output_tokens"] = "max_output_tokens"
 
 
-class TextFormat(msgspec.Struct, frozen=True):
-    type: Literal["text"] = "text"
-
-
 class TextSettings(msgspec.Struct, frozen=True):
-    format: TextFormat = TextFormat()
+    format: dict[str, Any]  # as it was asked
     verbosity: Literal["medium"] = "medium"
 
 
@@ -114,7 +110,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     service_tier: Literal["default"] = "default"
     store: bool
     temperature: float
-    text: TextSettings = TextSettings()
+    text: TextSettings
     tool_choice: Any  # as it was asked, as are the next
     tools: list[dict[str, Any]]
     top_logprobs: int

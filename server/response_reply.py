@@ -24,6 +24,7 @@ from server.response_replies import (
     ResponseObject,
     ResponseUsage,
     Status,
+    TextSettings,
 )
 from server.response_schemas import ResponseRequest, ResponseTool
 from server.sse import event
@@ -63,6 +64,7 @@ class ResponseReply(Reply):
             safety_identifier=asked.safety_identifier,
             store=asked.store,
             temperature=asked.temperature,
+            text=TextSettings(_format(asked)),
             tool_choice=choice if isinstance(choice := asked.tool_choice, str) else choice.model_dump(),
             tools=[_tool(tool) for tool in asked.tools],
             top_logprobs=asked.top_logprobs or 0,
@@ -133,6 +135,11 @@ class ResponseReply(Reply):
             timings=self._timings(),
             session=self._describe(),
         )
+
+
+def _format(asked: ResponseRequest) -> dict[str, Any]:
+    told = asked.text.format
+    return {"type": "text"} if told is None else told.model_dump(by_alias=True, exclude_none=True)
 
 
 def _tool(tool: ResponseTool) -> dict[str, Any]:

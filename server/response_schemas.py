@@ -26,6 +26,9 @@ from server.schemas import (
     FunctionNamed,
     FunctionTool,
     Generation,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    NamedSchema,
     OutputTokens,
     Strict,
     TemplateOptions,
@@ -34,6 +37,7 @@ from server.schemas import (
     ToolChoice,
     ToolNamed,
     ToolsAllowed,
+    check_format,
     fast,
     kind_of_choice,
 )
@@ -186,8 +190,19 @@ class Said:
         return self.message
 
 
+class FlatSchemaFormat(NamedSchema):
+    """As a chat's, without a level."""
+
+    type: Literal["json_schema"]
+
+
 class TextSettings(Strict):
-    format: TextFormat | None = None
+    format: (
+        Annotated[
+            TextFormat | JsonObjectFormat | FlatSchemaFormat, Field(discriminator="type"), BeforeValidator(check_format)
+        ]
+        | None
+    ) = None
     verbosity: Literal["medium"] | None = None  # which is none in particular
 
 
@@ -287,6 +302,14 @@ class ResponseRequest(Generation):
         return LOGPROBS in self.include
 
     @property
+    def response_format(self) -> TextFormat | JsonObjectFormat | JsonSchemaFormat | None:
+        """As a chat's."""
+        asked = self.text.format
+        if isinstance(asked, FlatSchemaFormat):
+            return JsonSchemaFormat.model_construct(type="json_schema", json_schema=asked)
+        return asked
+
+    @property
     def choice(self) -> ToolChoice:
         """As a chat's."""
         match self.tool_choice:
@@ -306,6 +329,7 @@ class ResponseRequest(Generation):
             max_completion_tokens=self.max_output_tokens,
             logprobs=self.logprobs,
             top_logprobs=self.top_logprobs,
+            response_format=self.response_format,
             chat_template_kwargs=self.chat_template_kwargs,
             reasoning_effort=self.reasoning.effort,
             tools=[FunctionTool.model_construct(type="function", function=tool) for tool in self.tools],

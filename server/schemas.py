@@ -78,7 +78,7 @@ def _are_ids(values: list[Any]) -> bool:
     return all(type(value) is int and 0 <= value < 2**31 for value in values)
 
 
-def _check_format(response_format: Any) -> Any:
+def check_format(response_format: Any) -> Any:
     """The union's own words would repeat what the client sent."""
     if not isinstance(response_format, dict):
         raise PydanticCustomError("response_format", "Input should be an object")
@@ -431,7 +431,7 @@ class ChatRequest(ChoicesRequest):
         Annotated[
             TextFormat | JsonObjectFormat | JsonSchemaFormat,
             Field(discriminator="type"),
-            BeforeValidator(_check_format),
+            BeforeValidator(check_format),
         ]
         | None
     ) = None

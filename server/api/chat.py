@@ -82,8 +82,7 @@ def check(asked: ChatRequest, max_output_tokens: int, facts: EngineFacts) -> Non
         raise invalid(
             "'continue_final_message' goes on with a last message of the assistant's, behind others.", "messages"
         )
-    if asked.ignore_eos and asked.is_constrained:
-        raise invalid("'ignore_eos' cannot be: the answer has to end where its format is complete.", "ignore_eos")
+    asking.check_ending(asked)
     asking.check_choice(asked)
 
 

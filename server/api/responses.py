@@ -1,6 +1,7 @@
 """POST /v1/responses: OpenAI's Responses API, over chats."""
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,7 +23,11 @@ from server.response_turn import ResponseTurn
 from server.service import Loaded, Service
 from server.sse import EventStream
 
-WORDS = {"messages": "input", "reasoning_effort": "reasoning.effort"}  # of chats, and here
+WORDS = {
+    "messages": "input",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+}  # of chats, and here
 
 
 def build_router(service: Service) -> APIRouter:
@@ -44,6 +49,7 @@ def build_router(service: Service) -> APIRouter:
                 turn = ResponseTurn(service, loaded, request, asked, conversation, deadline)
                 stack.callback(turn.leave)
                 asking.check_choice(turn.asked)
+                asking.check_ending(turn.asked)
                 await unless_gone(http, turn.begin(http.state.namespace, None))
             reply = _reply(service, loaded, turn, asked, deadline)
             http.state.figures = reply.figures
@@ -73,7 +79,7 @@ def _in_its_own_words() -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        param = (error.body.param or "").partition("[")[0]
+        param = re.split(r"[\[.]", error.body.param or "")[0]
         if param not in WORDS:
             raise
         told = msgspec.structs.replace(error.body, param=WORDS[param])

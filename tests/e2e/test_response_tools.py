@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from openai import BadRequestError, OpenAI, pydantic_function_tool
 from openai.types.responses import Response
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from tests.e2e.responding import body, connect, create, events, read, session
 from tests.e2e.serving import MODEL, Server
@@ -21,8 +21,11 @@ TOOL: dict[str, Any] = {"type": "function", "name": "weather", "parameters": CIT
 BOTH = [("weather", '{"city": "Rome"}'), ("weather", '{"city": "Oslo"}')]
 
 
-class Weather(BaseModel):
-    city: str
+class Point(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["a", "b"]
+    on: bool
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +33,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     model: Path = save_scripted_model(tmp_path_factory.mktemp("scripted"), [TEXT, *ROME, *OSLO])
     with Server(model, tmp_path_factory.mktemp("server"), max_output_tokens=100, capacity=4096) as server:
         yield server.wait_until_ready()
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    """Of a model that would say anything."""
+    folder = tmp_path_factory.mktemp("tiny")
+    with Server(tiny_model, folder, capacity=4096) as server, connect(server.wait_until_ready()) as client:
+        yield client
 
 
 @pytest.fixture
@@ -85,13 +96,13 @@ def test_calls_are_streamed_in_openais_order(server: Server) -> None:
     assert [one["item"] for one in told if one["type"] == "response.output_item.done"] == told[-1]["response"]["output"]
 
 
-def test_the_sdk_puts_a_stream_together(client: OpenAI) -> None:
-    tool: Any = pydantic_function_tool(Weather, name="weather")["function"]
-    asked: Any = {"model": MODEL, "input": "hi", "tools": [{"type": "function"} | tool], "temperature": 0}
-    with client.responses.stream(**asked) as stream:
+def test_the_sdk_puts_a_stream_together(tiny: OpenAI) -> None:
+    tool: Any = pydantic_function_tool(Point, name="draw")["function"]
+    asked: Any = {"model": MODEL, "input": "hi", "tools": [{"type": "function"} | tool], "tool_choice": "required"}
+    with tiny.responses.stream(**asked, parallel_tool_calls=False) as stream:
         final = stream.get_final_response()
-    parsed = [item.parsed_arguments for item in final.output if item.type == "function_call"]
-    assert parsed == [{"city": "Rome"}, {"city": "Oslo"}]
+    (parsed,) = [item.parsed_arguments for item in final.output if item.type == "function_call"]
+    Point.model_validate(parsed)
 
 
 def test_results_go_on_with_calls_in_every_way(client: OpenAI) -> None:
@@ -113,3 +124,26 @@ def test_results_go_on_with_calls_in_every_way(client: OpenAI) -> None:
     with pytest.raises(BadRequestError) as refused:
         call(client, [other], previous_response_id=first.id)
     assert refused.value.param == "input"
+
+
+def test_an_answer_has_the_format_that_is_asked_for(tiny: OpenAI) -> None:
+    parsed = tiny.responses.parse(model=MODEL, input="hi", max_output_tokens=100, text_format=Point)
+    assert isinstance(parsed.output_parsed, Point)
+    assert parsed.text is not None
+    assert parsed.text.format is not None
+    assert parsed.text.format.type == "json_schema"
+    formed = tiny.responses.create(
+        model=MODEL, input="hi", max_output_tokens=60, text={"format": {"type": "json_object"}}, stream=False
+    )
+    assert formed.output_text.startswith("{")
+
+
+def test_a_call_that_is_asked_for_is_made(tiny: OpenAI) -> None:
+    parameters = {**Point.model_json_schema(), "additionalProperties": False}
+    tool: Any = {"type": "function", "name": "draw", "parameters": parameters, "strict": True}
+    response = tiny.responses.create(
+        model=MODEL, input="hi", max_output_tokens=200, tools=[tool], tool_choice="required"
+    )
+    (item,) = response.output
+    assert item.type == "function_call"
+    Point.model_validate_json(item.arguments)
