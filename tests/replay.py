@@ -1,5 +1,6 @@
 """What sessions must hold: each answer is what one stream of the same ids gives, however the session came to them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from decoding.build import build
@@ -19,23 +20,48 @@ class Oracle:
 
     def answer(self, prompt: list[int], sinks: int, length: int) -> list[int]:
         """So many tokens behind a prompt."""
+        self._engine.open("oracle", sinks)
+        tokens = self._generate(prompt, self._sampling, length)
+        self._engine.close("oracle")
+        return tokens
+
+    def replay(self, ids: list[int], sinks: int, answers: Sequence[tuple[int, int, Sequence[Sampling]]]) -> list[bool]:
+        """A whole session as one stream: whether each answer is what one of these samplings gives there.
+
+        answers: where each begins and ends in the ids, in order, none of them empty.
+        """
+        self._engine.open("oracle", sinks)
+        same, length = [], 0
+        for begin, end, samplings in answers:
+            tokens = ids[length:begin]
+            for sampling in samplings:
+                if self._generate(tokens, sampling, end - begin, keep=begin - len(tokens)) == ids[begin:end]:
+                    same.append(True)
+                    length = end
+                    break
+                tokens = ids[begin - 1 : begin]
+            else:
+                same.append(False)
+                length = begin - len(tokens)
+        self._engine.close("oracle")
+        return same
+
+    def _generate(self, tokens: list[int], sampling: Sampling, length: int, keep: int | None = None) -> list[int]:
         turn = Turn(
             session="oracle",
-            tokens=prompt,
-            sampling=self._sampling,
+            tokens=tokens,
+            sampling=sampling,
             max_tokens=length,
             end_ids=[],
             drafting=Drafting(strategy="autoregressive"),
         )
-        self._engine.open("oracle", sinks)
-        self._engine.start(turn)
-        tokens: list[int] = []
+        self._engine.start(turn, keep)
+        generated: list[int] = []
         while self._engine.has_work:
             for output in self._engine.step():
                 assert isinstance(output, Output)
-                tokens += output.tokens
-        self._engine.close("oracle")
-        return tokens
+                generated += output.tokens
+        return generated
 
     def check(self, folder: Path, last: int = 1000) -> int:
         """The last answers of each session in a sessions folder that no server uses. Returns how many."""
