@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_core import PydanticCustomError
 
 from server.chain import Message
@@ -144,8 +152,18 @@ class NoReasoning(Strict):
     effort: Literal["none"] | None = None
 
 
+def _check_false(value: bool) -> bool:
+    """A literal False would let 0 pass."""
+    if value:
+        raise PydanticCustomError("false", "Input should be false")
+    return value
+
+
+Never = Annotated[bool, AfterValidator(_check_false), Field(json_schema_extra={"const": False})]
+
+
 class Plainly(Strict):
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: Never | None = None
 
 
 class ResponseRequest(Generation):
@@ -166,7 +184,7 @@ class ResponseRequest(Generation):
     store: bool = True
 
     # What there is only one way for here.
-    background: Literal[False] = False
+    background: Never = False
     reasoning: NoReasoning | None = None
     service_tier: Literal["auto", "default"] = "default"
     stream_options: Plainly | None = None
