@@ -66,7 +66,7 @@ class _Visit:
             "status": self._status,
             "first_ms": 1e3 * ((self._first or end) - self._start),
             "ms": 1e3 * (end - self._start),
-            "bytes": self._bytes,
+            "bytes": 0 if scope["method"] == "HEAD" else self._bytes,
         }
         if not self._whole:
             fields["cut"] = True

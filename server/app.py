@@ -13,6 +13,7 @@ from pathlib import Path
 import rich
 import uvicorn
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from server import errors, front, logs, model_files, sse, tls
 from server.api import chat, completions, documentation, models, ops, responses, sessions, tokens
@@ -37,9 +38,14 @@ def build_app(service: Service) -> FastAPI:
     # FastAPI's own OpenAPI document would know nothing of the bodies, which `server.body` reads, nor of the errors.
     app = FastAPI(title="SinkAhead", openapi_url=None, redirect_slashes=False)
     front.install(app, service)
-    errors.install(app)
+    methods: dict[str, set[str]] = {}
     for routes in (chat, completions, documentation, models, ops, responses, sessions, tokens):
-        app.include_router(routes.build_router(service))
+        router = routes.build_router(service)
+        for route in router.routes:
+            assert isinstance(route, APIRoute)
+            methods.setdefault(route.path_format, set()).update(route.methods or ())
+        app.include_router(router)
+    errors.install(app, methods)
     return app
 
 

@@ -1,7 +1,7 @@
 """Every failure that a client is told of, in OpenAI's envelope: {"error": {message, type, param, code}}."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
 import msgspec
@@ -180,17 +180,22 @@ class ErrorMiddleware:
             await internal().response()(scope, receive, send)
 
 
-def install(app: FastAPI) -> None:
-    """Let every error of `app` leave in the envelope; what no handler catches is `ErrorMiddleware`'s."""
+def install(app: FastAPI, methods: Mapping[str, Iterable[str]]) -> None:
+    """Let every error of `app` leave in the envelope; what no handler catches is `ErrorMiddleware`'s.
+
+    methods: that there are at each path: the framework tells those of one route, and a path may have more.
+    """
 
     @app.exception_handler(ApiError)
     async def refuse(_: Request, error: ApiError) -> Response:
         return error.response()
 
     @app.exception_handler(HTTPException)
-    async def refuse_http(_: Request, error: HTTPException) -> Response:
+    async def refuse_http(http: Request, error: HTTPException) -> Response:
         response = of_http(error).response()
         response.headers.update(error.headers or {})
+        if error.status_code == 405 and (allowed := methods.get(getattr(http.scope.get("route"), "path_format", ""))):
+            response.headers["Allow"] = ", ".join(sorted(allowed))
         return response
 
     @app.exception_handler(ClientDisconnect)

@@ -210,8 +210,18 @@ class ReasoningSettings(Strict):
     effort: Text | None = None  # for templates that have such a variable
 
 
+def _check_false(value: bool) -> bool:
+    """A literal False would let 0 pass."""
+    if value:
+        raise PydanticCustomError("false", "Input should be false")
+    return value
+
+
+Never = Annotated[bool, AfterValidator(_check_false), Field(json_schema_extra={"const": False})]
+
+
 class Plainly(Strict):
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: Never | None = None
 
 
 def _check_kind(tool: Any) -> Any:
@@ -289,7 +299,7 @@ class ResponseRequest(Generation):
     store: bool = True
 
     # What there is only one way for here.
-    background: Literal[False] = False
+    background: Never = False
     service_tier: Literal["auto", "default"] = "default"
     stream_options: Plainly | None = None
 

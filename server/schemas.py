@@ -347,8 +347,6 @@ ToolChoice = Annotated[
 
 
 def _check_tools(tools: list[FunctionTool]) -> list[FunctionTool]:
-    if not tools:  # a default is not looked at
-        raise PydanticCustomError("empty", "List should have at least 1 item")
     if len({tool.function.name for tool in tools}) < len(tools):
         raise PydanticCustomError("unique", "No two functions should have the same name")
     return tools
@@ -439,7 +437,7 @@ class ChatRequest(ChoicesRequest):
     reasoning_effort: Text | None = None  # for templates that have such a variable
     continue_final_message: bool = False  # the answer goes on with the last message, the assistant's
     add_generation_prompt: bool | None = None  # false is said with the former by who is used to it
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS), AfterValidator(_check_tools)] = []
+    tools: Annotated[list[FunctionTool], Field(min_length=1, max_length=MAX_TOOLS), AfterValidator(_check_tools)] = []
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
 

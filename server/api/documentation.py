@@ -30,12 +30,13 @@ def build_router(service: Service) -> APIRouter:
     router = APIRouter(tags=["documentation"])
 
     @cache
-    def encoded() -> bytes:
-        return json.dumps(document.build(service.settings)).encode()
+    def encoded(vocab_size: int | None) -> bytes:
+        return json.dumps(document.build(service.settings, vocab_size)).encode()
 
     @router.api_route("/openapi.json", methods=READ)
     async def openapi() -> Response:
-        return Response(await asyncio.to_thread(encoded), media_type="application/json")
+        vocab_size = service.loaded.facts.vocab_size if service.loaded else None
+        return Response(await asyncio.to_thread(encoded, vocab_size), media_type="application/json")
 
     @router.api_route("/docs", methods=READ)
     async def page() -> Response:

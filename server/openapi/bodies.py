@@ -40,14 +40,21 @@ NOTES = {
 }
 
 
-def components(models: Sequence[type[BaseModel]], settings: Settings) -> dict[str, dict[str, Any]]:
-    """Of these and all that they hold, by name."""
+IDS = frozenset({"tokens", "stop_token_ids", "prompt"})  # what has token ids in it
+
+
+def components(
+    models: Sequence[type[BaseModel]], settings: Settings, vocab_size: int | None = None
+) -> dict[str, dict[str, Any]]:
+    """Of these and all that they hold, by name. vocab_size: once it is known."""
     _, found = models_json_schema([(model, "validation") for model in models], ref_template=f"{PREFIX}{{model}}")
     schemas: dict[str, dict[str, Any]] = found["$defs"]
     for schema in schemas.values():
         properties = schema.get("properties", {})
         for name, value in properties.items():
             properties[name] = _property(name, value, settings, optional=name not in schema.get("required", ()))
+            if name in IDS and vocab_size:
+                _bound(properties[name], vocab_size)
     return schemas
 
 
@@ -65,3 +72,15 @@ def _property(name: str, schema: dict[str, Any], settings: Settings, *, optional
         kinds = [*kinds, {"type": "null"}]  # which is absent
     note = {"description": NOTES[name]} if name in NOTES else {}
     return {**(kinds[0] if len(kinds) == 1 else {"anyOf": kinds}), **default, **note}
+
+
+def _bound(schema: Any, vocab_size: int) -> None:
+    """Numbers are token ids here, however deep."""
+    if isinstance(schema, list):
+        for one in schema:
+            _bound(one, vocab_size)
+    elif isinstance(schema, dict):
+        if schema.get("type") == "integer":
+            schema["exclusiveMaximum"] = vocab_size
+        for one in schema.values():
+            _bound(one, vocab_size)

@@ -8,6 +8,7 @@ import msgspec
 from server.errors import ErrorEnvelope
 from server.openapi import bodies, structs
 from server.openapi.operations import OPERATIONS, OpenApi, Operation
+from server.replies import SessionCard
 from server.settings import Settings
 
 ABOUT = """\
@@ -37,11 +38,18 @@ HEADERS = {
     "WWW-Authenticate": ("How to send a key.", "string"),
     "Allow": ("Methods that the route takes.", "string"),
 }
+# What can be asked of a session by its id.
+LINKS = {
+    name: {"operationId": name, "parameters": {"session": "$response.body#/id"}}
+    for name in ("get_sessions_session", "post_sessions_session_fork", "delete_sessions_session")
+}
 OF_ERRORS = {401: "WWW-Authenticate", 405: "Allow", 429: "Retry-After", 503: "Retry-After"}
 
 
-def build(settings: Settings) -> dict[str, Any]:
-    asked = bodies.components(sorted({one.body for one in OPERATIONS.values() if one.body}, key=repr), settings)
+def build(settings: Settings, vocab_size: int | None = None) -> dict[str, Any]:
+    """vocab_size: of the model, once it is known."""
+    models = sorted({one.body for one in OPERATIONS.values() if one.body}, key=repr)
+    asked = bodies.components(models, settings, vocab_size)
     taken = frozenset(asked)
     sent = {kind for one in OPERATIONS.values() for kind in (one.reply, *one.events) if not isinstance(kind, str)}
     sent = (sent - {OpenApi}) | {ErrorEnvelope}
@@ -123,20 +131,29 @@ class _Described:
         else:
             content = {"application/json": {"schema": self._ref(one.reply)}}
         if one.events:
-            content["text/event-stream"] = {"schema": {"type": "string", "description": self._stream()}}
-        fine = {"description": "As asked.", "headers": _headers(*one.headers), "content": content}
+            content["text/event-stream"] = {"schema": self._stream()}
+        fine: dict[str, Any] = {"description": "As asked.", "headers": _headers(*one.headers), "content": content}
+        if one.reply is SessionCard:
+            fine["links"] = LINKS
         return {
             str(one.status): fine,
             **{str(status): {"$ref": f"#/components/responses/Error{status}"} for status in self._errors},
         }
 
-    def _stream(self) -> str:
-        names = [f"`{structs.name(event, self._taken)}`" for event in self._operation.events]
-        end = " The last one is `[DONE]`." if self._operation.ends_with_done else " The last one has the whole."
-        return (
-            f"With `stream`: events whose `data` is JSON, {', '.join(names)} or, where it fails, an error.{end} "
-            "Lines that begin with a colon say that the server is there still."
+    def _stream(self) -> dict[str, Any]:
+        """Of each event: there is no way to say more of a stream."""
+        one = self._operation
+        end = "The last one is `[DONE]`." if one.ends_with_done else "The last one has the whole."
+        about = (
+            f"With `stream`, of each event: its `data` is JSON. {end} Lines that begin with a colon are to be ignored."
         )
+        held = [self._ref(event) for event in one.events] + [{"$ref": f"{structs.PREFIX}ErrorEnvelope"}]
+        data: dict[str, Any] = {"type": "string", "contentMediaType": "application/json"}
+        data["contentSchema"] = {"anyOf": held}
+        if one.ends_with_done:
+            data = {"anyOf": [{"const": "[DONE]"}, data]}
+        properties = {"data": data, "event": {"type": "string"}}
+        return {"type": "object", "description": about, "properties": properties, "required": ["data"]}
 
     def _ref(self, struct: type[msgspec.Struct]) -> dict[str, Any]:
         return {"$ref": f"{structs.PREFIX}{structs.name(struct, self._taken)}"}

@@ -56,7 +56,7 @@ _NAMED = _parameter(
     "header", "X-Session-ID", "The conversation that this belongs to, as `session_id`.", pattern=f"^({SESSION_ID})?$"
 )
 _MODEL = _parameter("path", "model", "Its name, which may hold slashes.", minLength=1)
-_FILE = _parameter("path", "file", "A part of the page.", minLength=1)
+_FILE = _parameter("path", "file", "A part of the page.", enum=["start.js", "swagger-ui-bundle.js", "swagger-ui.css"])
 _PAGE = (
     _parameter("query", "limit", "Most that are listed.", type="integer", minimum=1, maximum=1000, default=100),
     _parameter("query", "after", "List what follows this id."),

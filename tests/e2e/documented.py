@@ -20,7 +20,7 @@ def undocumented(log: str) -> set[tuple[str, str, str]]:
 def _stands(paths: dict[str, dict[str, dict[str, object]]], method: str, route: str, status: str) -> bool:
     if status == NOBODY:
         return True
-    if method == "OPTIONS" and status == "200":  # leave for other origins' pages
+    if method == "OPTIONS" and status in ("200", "400"):  # leave for other origins' pages, or none
         return True
     if route == "none":
         return status in ("401", "404")

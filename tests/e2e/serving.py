@@ -68,7 +68,8 @@ class Server:
         self.process.wait()
         assert not psutil.wait_procs(workers, timeout=PATIENCE)[1]
         if error is None:
-            assert not undocumented(self.log), "an answer that the OpenAPI document does not tell of"
+            missing = undocumented(self.log)
+            assert not missing, f"the OpenAPI document does not tell of {missing}"
 
     @property
     def log(self) -> str:

@@ -196,3 +196,9 @@ def test_https_by_a_certificate_of_ones_own(tiny_model: Path, tmp_path: Path) ->
             httpx.get(f"http://127.0.0.1:{server.port}/health")
         stop(server)
         assert f"address {url}" in " ".join(server.log.split())
+
+
+def test_a_405_lists_all_methods_of_a_path(server: Server) -> None:
+    for path, allowed in [("/v1/sessions", "GET, HEAD, POST"), ("/v1/sessions/x", "DELETE, GET, HEAD"), (CHAT, "POST")]:
+        response = httpx.put(server.url + path)
+        assert (response.status_code, response.headers["allow"]) == (405, allowed)

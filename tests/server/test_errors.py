@@ -14,7 +14,8 @@ from server import errors
 @pytest.fixture
 def app() -> FastAPI:
     app = FastAPI(redirect_slashes=False)
-    errors.install(app)
+    app.add_middleware(errors.ErrorMiddleware)
+    errors.install(app, {})
 
     @app.get("/bug")
     async def bug() -> Response:
