@@ -27,7 +27,7 @@ def main() -> int:
             print("There is no npm here: the clients in Node are left out", file=sys.stderr)
         (folder / "server").mkdir()
         failed = 0
-        with Server(save_tiny_model(folder / "model"), folder / "server") as server:
+        with Server(save_tiny_model(folder / "model"), folder / "server", capacity=4096) as server:
             server.wait_until_ready()
             for command in commands:
                 print(f"== {Path(command[1]).name}", flush=True)

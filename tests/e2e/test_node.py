@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tiny_model, tmp_path_factory.mktemp("server")) as server:
+    with Server(tiny_model, tmp_path_factory.mktemp("server"), capacity=4096) as server:
         yield server.wait_until_ready()
 
 

@@ -139,6 +139,7 @@ def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
         ("lookahead.strategy", ['{"strategy": "fast"}', '{"strategy": 1}']),
         ("lookahead.window", ['{"window": "5"}', '{"window": 5.0}', '{"window": true}']),
         ("lookahead.sources", ['{"sources": []}']),
+        ("messages[0].role", ['[{"role": [], "content": "x"}]', '[{"role": {}, "content": "x"}]']),
         ("messages[0].tool_calls", [json.dumps([{"role": "user", "content": "x", "tool_calls": [CALL]}])]),
         ("messages[0].content", ['[{"role": "assistant"}]', '[{"role": "tool", "tool_call_id": "1"}]']),
         ("messages[0].tool_call_id", ['[{"role": "tool", "content": "x"}]']),
