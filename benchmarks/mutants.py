@@ -37,6 +37,9 @@ class Client:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         self.slowest = 0.0
 
+    def close(self) -> None:
+        self._connection.close()
+
     def send(self, mutant: Mutant) -> tuple[int, bytes]:
         start = time.monotonic()
         self._connection.request("POST", mutant.path, mutant.body, {"Content-Type": "application/json"})
