@@ -37,6 +37,9 @@ class Client:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         self.slowest = 0.0
 
+    def close(self) -> None:
+        self._connection.close()
+
     def send(self, mutant: Mutant) -> tuple[int, bytes]:
         start = time.monotonic()
         self._connection.request("POST", mutant.path, mutant.body, {"Content-Type": "application/json"})
@@ -104,7 +107,7 @@ def main() -> int:
     print(f"\n{arguments.num:,} bodies in {seconds:.0f} s, the slowest answer after {client.slowest:.1f} s")
     for process, footprint in after.items():
         print(f"process {process.pid}: {before[process]}; at the end {footprint}")
-    print("\n".join(["", "Wrong:", *faults]) if faults else "Nothing is wrong.")
+    print("\n".join(["", f"Wrong, {len(faults)} times:", *faults[:20]]) if faults else "Nothing is wrong.")
     return 1 if faults else 0
 
 

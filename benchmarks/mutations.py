@@ -11,8 +11,19 @@ SAID = [
     {"role": "user", "content": "héllo 🫠"},
     {"role": "assistant", "content": "a"},
 ]
-TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "f", "description": "d", "parameters": {"type": "object"}},
+}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "pattern": "^x+$"}, "b": {"$ref": "#/$defs/b"}, "c": {"enum": [1, "z"]}},
+    "required": ["a"],
+    "additionalProperties": False,
+    "$defs": {"b": {"type": "array", "items": {"anyOf": [{"type": "integer", "minimum": 3}, {"type": "null"}]}}},
+}
+FORMAT: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
 CALLED = [
     {"role": "user", "content": [{"type": "text", "text": "hi"}]},
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
@@ -35,9 +46,13 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": CALLED, "tools": [TOOL], "tool_choice": "auto", "max_tokens": 2}),
     ("/v1/chat/completions", {"messages": SAID, "continue_final_message": True, "max_completion_tokens": 2}),
     ("/v1/chat/completions", {"messages": SAID[1:2], "stream": True, "stream_options": {"include_usage": True}}),
+    ("/v1/chat/completions", {"messages": SAID[1:2], "max_tokens": 2, "response_format": FORMAT}),
+    ("/v1/chat/completions", {"messages": SAID[1:2], "tools": [TOOL], "tool_choice": "required", "max_tokens": 2}),
     ("/v1/completions", {**SHARED, "prompt": ["hi", [5, 6]], "max_tokens": 2, "echo": True, "logprobs": 2, "n": 2}),
     ("/v1/completions", {"prompt": "hi", "max_tokens": 2, "stream": True}),
     ("/v1/responses", {**SHARED, "input": SAID[1:2], "instructions": "s", "max_output_tokens": 2, "store": True}),
+    ("/v1/responses", {"input": "hi", "text": {"format": {"type": "json_schema", **FORMAT["json_schema"]}}}),
+    ("/v1/responses", {"input": "hi", "tools": [{"type": "function", **TOOL["function"]}], "reasoning": {}}),
     ("/v1/responses", {"input": "hi", "max_output_tokens": 2, "stream": True, "previous_response_id": "resp_1"}),
     ("/v1/chat/completions/input_tokens", {"messages": CALLED, "tools": [TOOL]}),
     ("/tokenize", {"prompt": "hi", "add_special_tokens": False, "return_token_strs": True}),

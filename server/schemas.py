@@ -212,7 +212,7 @@ def fast(messages: Any, validate: ValidatorFunctionWrapHandler) -> Any:
             type(message) is not dict
             or len(message) != 2
             or type(text := message.get("content")) is not str
-            or type(role := message.get("role")) is not str
+            or type(role := message.get("role")) is not str  # what cannot be hashed, too
             or role not in ROLES
             or not (text.isascii() or _is_unicode(text))
         ):

@@ -49,6 +49,7 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
         ('{"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "temperature": "1"}', "temperature"),
         ('{"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "tools": []}', "tools"),
         ('{"model": "tiny", "messages": [{"role": "user", "content": "hi", "name": "joe"}]}', "messages[0].name"),
+        ('{"model": "tiny", "messages": [{"role": ["user"], "content": "hi"}]}', "messages[0].role"),
         (ASKED + '"presence_penalty": 3}', "presence_penalty"),
         (ASKED + '"frequency_penalty": -3}', "frequency_penalty"),
         (ASKED + '"repetition_penalty": 0}', "repetition_penalty"),

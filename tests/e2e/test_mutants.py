@@ -1,5 +1,6 @@
 """A fixed part of what `python -m benchmarks.mutants` sends by the thousands."""
 
+from contextlib import closing
 from itertools import islice
 
 import httpx
@@ -16,7 +17,8 @@ def test_the_same_seed_gives_the_same_bodies() -> None:
 
 
 def test_bodies_that_nobody_should_send_break_nothing(server: Server) -> None:
-    answers, faults = attack(Client(server.port), islice(mutants("tiny", 5), 300))
+    with closing(Client(server.port)) as client:
+        answers, faults = attack(client, islice(mutants("tiny", 5), 300))
     assert not faults
     statuses = {status for _, status in answers}
     assert {200, 400} <= statuses <= {200, 201, 400, 404, 409, 413, 429}
