@@ -4,8 +4,8 @@ import asyncio
 
 from decoding.grammar import GrammarError, json_grammar
 from server.errors import invalid
+from server.format_schemas import JsonObjectFormat, JsonSchemaFormat, TextFormat
 from server.grammar_checker import GrammarChecker
-from server.schemas import JsonObjectFormat, JsonSchemaFormat, TextFormat
 
 ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 

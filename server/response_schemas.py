@@ -16,29 +16,20 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from server.chain import Message
-from server.schemas import (
-    MAX_LOGPROBS,
+from server.format_schemas import JsonObjectFormat, JsonSchemaFormat, NamedSchema, TextFormat, check_format
+from server.message_schemas import fast
+from server.schemas import MAX_LOGPROBS, ChatRequest, Generation, OutputTokens, TemplateOptions
+from server.strict import Strict, Text
+from server.tool_schemas import (
     MAX_TOOLS,
     AllowedTools,
-    ChatRequest,
     FunctionDefinition,
     FunctionName,
     FunctionNamed,
     FunctionTool,
-    Generation,
-    JsonObjectFormat,
-    JsonSchemaFormat,
-    NamedSchema,
-    OutputTokens,
-    Strict,
-    TemplateOptions,
-    Text,
-    TextFormat,
     ToolChoice,
     ToolNamed,
     ToolsAllowed,
-    check_format,
-    fast,
     kind_of_choice,
 )
 

@@ -5,7 +5,9 @@ from typing import Annotated, Self
 from pydantic import Field, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
 
-from server.schemas import ChatMessage, PromptId, Strict, Text, fast
+from server.message_schemas import ChatMessage, fast
+from server.schemas import PromptId
+from server.strict import Strict, Text
 
 
 class TokenizeRequest(Strict):

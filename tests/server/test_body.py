@@ -13,7 +13,8 @@ from starlette.requests import Request
 
 from server import body
 from server.errors import ApiError
-from server.schemas import ChatRequest, JsonSchemaFormat
+from server.format_schemas import JsonSchemaFormat
+from server.schemas import ChatRequest
 from server.tools.definitions import Choice, Tools
 
 GOOD: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
