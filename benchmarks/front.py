@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server import logs
 from server.access_log import AccessLog
-from server.front import TrimSlash
+from server.front import Paths
 from server.request_id import RequestIds
 
 REQUESTS = 20_000
@@ -46,7 +46,7 @@ def main() -> None:
     layers: dict[str, Callable[[ASGIApp], ASGIApp]] = {
         "request ids": RequestIds,
         "access log, a line written": AccessLog,
-        "slashes": TrimSlash,
+        "slashes": Paths,
         "other origins": lambda app: CORSMiddleware(app, allow_origins=["https://chat.example"]),
     }
     bare = asyncio.run(seconds(answer))

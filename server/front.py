@@ -10,6 +10,7 @@ from server.gate import Gate
 from server.request_id import RequestIds
 from server.service import Service
 
+ALIASES = ("/chat/completions", "/completions", "/models")  # that go without their `/v1`, too
 EXPOSED = ("X-Request-ID", "X-Session-ID", "Retry-After")  # headers that a page's script may read
 
 
@@ -26,19 +27,24 @@ def install(app: FastAPI, service: Service) -> None:
             allow_headers=("*",),  # the SDKs send some of their own
             expose_headers=EXPOSED,
         )
-    app.add_middleware(TrimSlash)
+    app.add_middleware(Paths)
     if settings.access_log:
         app.add_middleware(AccessLog)
     app.add_middleware(RequestIds)
 
 
-class TrimSlash:
-    """`/v1/models/` is `/v1/models`. To redirect would lose bodies and keys with some clients."""
+class Paths:
+    """`/v1/models/` is `/v1/models`, and so is `/models`, for clients whose base URL has no `/v1`.
+
+    To redirect would lose bodies and keys with some clients.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            scope["path"] = scope["path"].rstrip("/") or "/"
+            path = scope["path"].rstrip("/") or "/"
+            short = any(path == alias or path.startswith(f"{alias}/") for alias in ALIASES)
+            scope["path"] = f"/v1{path}" if short else path
         await self._app(scope, receive, send)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import trustme
 
-from tests.e2e.serving import CHAT, Server, ask, wait_for
+from tests.e2e.serving import CHAT, MODEL, Server, ask, wait_for
 
 ORIGIN = "https://chat.example"
 
@@ -169,11 +169,15 @@ def test_names_of_models_may_hold_slashes(tiny_model: Path, tmp_path: Path) -> N
         assert re.search(r"^\d{4}-\d\d-\d\dT[\d:.]+Z INFO server\.access_log: request method=GET ", server.log, re.M)
 
 
-@pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/models", "/embeddings"])
-def test_there_are_no_routes_without_v1(server: Server, path: str) -> None:
-    response = server.post(ask(), path)
-    assert response.status_code == 404
-    assert response.json()["error"]["code"] == "not_found"
+def test_chats_completions_and_models_go_without_v1_too(server: Server) -> None:
+    assert server.post(ask(), "/chat/completions").status_code == 200
+    assert server.post({"model": MODEL, "prompt": "a", "max_tokens": 2}, "/completions").status_code == 200
+    assert httpx.get(f"{server.url}/models/").json() == httpx.get(f"{server.url}/v1/models").json()
+    assert httpx.get(f"{server.url}/models/{MODEL}").json()["id"] == MODEL
+    for path in ("/embeddings", "/sessions", "/responses", "/modelsx"):
+        refused = httpx.get(server.url + path)
+        assert refused.status_code == 404
+        assert refused.json()["error"]["code"] == "not_found"
 
 
 def test_https_by_a_certificate_of_ones_own(tiny_model: Path, tmp_path: Path) -> None:
