@@ -60,9 +60,10 @@ class _Visit:
 
     def fields(self, scope: Scope) -> dict[str, Any]:
         end = perf_counter()
+        state = scope.get("state", {})
         fields: dict[str, Any] = {
             "method": scope["method"] if scope["method"] in METHODS else "other",
-            "route": getattr(scope.get("route"), "path_format", "none"),
+            "route": getattr(scope.get("route"), "path_format", None) or state.get("route", "none"),
             "status": self._status,
             "first_ms": 1e3 * ((self._first or end) - self._start),
             "ms": 1e3 * (end - self._start),
@@ -72,5 +73,5 @@ class _Visit:
             fields["cut"] = True
         if self._session:
             fields["session"] = self._session.decode("latin-1")
-        figures: Figures | None = scope.get("state", {}).get(FIGURES)
+        figures: Figures | None = state.get(FIGURES)
         return fields | figures() if figures else fields

@@ -23,6 +23,9 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (path := scope["path"]) not in OPEN_PATHS:
+            state = scope.setdefault("state", {})
+            if path in QUEUED_PATHS:
+                state["route"] = path  # for the log: what is refused here meets no route
             try:
                 namespace = self._keys.namespace(Headers(scope=scope).get("authorization", ""))
                 if path in QUEUED_PATHS and scope["method"] == "POST":
@@ -30,5 +33,5 @@ class Gate:
             except ApiError as error:
                 await error.response()(scope, receive, send)
                 return
-            scope.setdefault("state", {})["namespace"] = namespace
+            state["namespace"] = namespace
         await self._app(scope, receive, send)

@@ -92,6 +92,8 @@ def test_each_request_is_a_line_in_the_log_without_what_was_said(keyed: Server) 
     assert line["tokens_per_step"] >= 1
     assert 0 < line["first_ms"] <= line["ms"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
+    assert keyed.post(ask(), **{"X-Request-ID": "stranger"}).status_code == 401
+    assert line_of(keyed, "stranger")["route"] == CHAT
     for request_id, path, route, status in [
         ("model", "/v1/models/some/name", "/v1/models/{model}", 404),
         ("session", "/v1/sessions/private", "/v1/sessions/{session}", 404),
