@@ -4,7 +4,7 @@
 #   PYTHON       the Python to make .venv with
 #   TORCH_INDEX  a package index to take torch from, for another build of it than pip would choose
 #   ARGS         flags for serve, test and bench: make serve ARGS="--port 9000"
-#   BENCH        which benchmark bench runs: decode, policies, stream, lookahead, exact, load, refusals, turns or soak
+#   BENCH        which benchmark bench runs: decode, policies, stream, lookahead, exact, load, refusals, turns, soak or crash
 
 PYTHON ?= python3
 TORCH_INDEX ?=
@@ -36,7 +36,7 @@ lint: setup ## format, lint and types, without the tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: setup model ## time decoding against transformers' own; others: make bench BENCH=policies, stream, lookahead, exact, load, refusals, turns or soak
+bench: setup model ## time decoding against transformers' own; others: make bench BENCH=policies, stream, lookahead, exact, load, refusals, turns, soak or crash
 	@$(BIN)/python -m benchmarks.$(BENCH) $(ARGS)
 
 setup: $(INSTALLED) ## make .venv and install into it
