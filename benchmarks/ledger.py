@@ -167,9 +167,9 @@ class Ledger:
                 return
             unseen = list(self._since(session))
         else:  # what an edit cut off, what was copied for a turn that never ended, or what nobody was told of
-            if links[-1] in self._said():
+            if links[-1] in self._said() or links[-1] in self._asked:  # a regenerate's copy ends with the question
                 return
-            unseen = [one for one in self._open if one.name in (None, session)]
+            unseen = self._open
         if any(one.links == links[:-1] and one.may_be(messages[-1]["content"]) for one in unseen):
             return
         self.faults.append(f"{session}: holds {messages[-2:]} at its end, and the client was told {state}")
