@@ -4,11 +4,7 @@
 #   PYTHON       the Python to make .venv with
 #   TORCH_INDEX  a package index to take torch from, for another build of it than pip would choose
 #   ARGS         flags for serve, test and bench: make serve ARGS="--port 9000"
-<<<<<<< HEAD
 #   BENCH        which benchmark bench runs: decode, policies, stream, lookahead, exact, grammar, load, refusals, turns, soak, crash, contract or mutants
-=======
-#   BENCH        which benchmark bench runs: decode, policies, stream, lookahead, exact, load, refusals, turns, soak or crash
->>>>>>> 5e97fecf10c6325a0cec51b08f76445d16098a3a
 
 PYTHON ?= python3
 TORCH_INDEX ?=
@@ -40,11 +36,7 @@ lint: setup ## format, lint and types, without the tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-<<<<<<< HEAD
 bench: setup model ## time decoding against transformers' own; others: make bench BENCH=policies, stream, lookahead, exact, grammar, load, refusals, turns, soak, crash, contract or mutants
-=======
-bench: setup model ## time decoding against transformers' own; others: make bench BENCH=policies, stream, lookahead, exact, load, refusals, turns, soak or crash
->>>>>>> 5e97fecf10c6325a0cec51b08f76445d16098a3a
 	@$(BIN)/python -m benchmarks.$(BENCH) $(ARGS)
 
 clients: setup ## try clients of other makers: OpenAI's for Node, Vercel's, LangChain, LiteLLM

@@ -263,8 +263,8 @@ class Life:
         draw = self._draw
         if draw.random() < 0.5:
             return GREEDY
-        penalties = {"repetition_penalty": 1.2, "presence_penalty": 0.5} if draw.random() < 0.3 else {}
-        filters = draw.choice([{}, {"top_k": 8}, {"top_p": 0.9}, {"min_p": 0.05}])
+        penalties: dict[str, Any] = {"repetition_penalty": 1.2, "presence_penalty": 0.5} if draw.random() < 0.3 else {}
+        filters: dict[str, Any] = draw.choice([{}, {"top_k": 8}, {"top_p": 0.9}, {"min_p": 0.05}])
         return Sampling(seed=draw.randrange(2**63), temperature=draw.choice([0.3, 0.8, 1.2]), **filters, **penalties)
 
     def _text(self, most: int) -> list[int]:
