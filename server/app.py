@@ -148,11 +148,11 @@ class _Process:
         loading_template = asyncio.to_thread(self._load_template)
         facts, template = await asyncio.gather(self._supervisor.load(), loading_template)
         check_together(self._settings, facts, template)
-        kept = await open_sessions(self._settings, self._scheduler, facts, template)
+        kept, housekeeping = await open_sessions(self._settings, self._scheduler, facts, template)
         self._service.loaded = Loaded(facts, template, kept)
         rich.print(start_up_table(self._settings, facts, template.dialect))
         logger.info("Ready; Ctrl-C ends it")
-        self._tidying = asyncio.create_task(kept.tidy())
+        self._tidying = asyncio.create_task(housekeeping.run())
         await self._supervisor.run()
 
     def _load_template(self) -> ChatTemplate:

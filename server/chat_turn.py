@@ -17,7 +17,7 @@ from server.request import Request
 from server.response_format import checked, grammar_of
 from server.schemas import ChatRequest
 from server.service import Loaded, Service
-from server.sessions import Entry
+from server.session import Entry
 from server.tools.calls import Calls
 from server.tools.format import UnenforceableError
 from server.transcript import Transcript

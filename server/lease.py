@@ -14,8 +14,8 @@ from server.reconcile import Matched
 from server.record import StoredMessage
 from server.replies import SessionBlock
 from server.request import Placement
-from server.session import Session
-from server.sessions import Entry, Sessions
+from server.session import Entry, Session
+from server.sessions import Sessions
 from server.settings import Settings
 from server.template import NO_TOOLS, ChatTemplate, MessagesError
 from server.tools.definitions import Tools

@@ -7,10 +7,11 @@ from filelock import FileLock, Timeout
 
 from decoding.options import EngineFacts
 from server import model_files
+from server.housekeeping import Housekeeping, Limits
 from server.journal import Journal
 from server.record import JournalError
 from server.scheduler import Scheduler
-from server.sessions import Limits, Sessions
+from server.sessions import Sessions
 from server.settings import Settings
 from server.snapshots import CACHES, Snapshots
 from server.template import ChatTemplate
@@ -43,12 +44,12 @@ def lock(folder: Path, advice: str = ADVICE) -> FileLock:
 
 async def open_sessions(
     settings: Settings, scheduler: Scheduler, facts: EngineFacts, template: ChatTemplate
-) -> Sessions:
-    """All that are known, recovered from a folder that is locked. Raises `FolderError`."""
+) -> tuple[Sessions, Housekeeping]:
+    """All that are known, recovered from a folder that is locked, and who tidies them. Raises `FolderError`."""
     limits = Limits(settings.session_ttl_seconds, int(settings.disk), settings.max_sessions)
     parts = (settings.public_model_name, facts.model_type, template.identity, facts.policy)
     fingerprint = blake2b("\0".join(parts).encode(), digest_size=16).digest()
-    memory = await Journal.open(None)
+    memory, disk, snapshots = await Journal.open(None), None, None
     if settings.persist:
         folder = sessions_folder(settings)
         try:
@@ -56,10 +57,7 @@ async def open_sessions(
         except JournalError as error:
             raise FolderError(str(error)) from None
         snapshots = Snapshots(folder / CACHES, scheduler)
-        sessions = Sessions(
-            scheduler, fingerprint, limits, memory, disk, snapshots, grows=template.grows and template.grows_with_tools
-        )
-    else:
-        sessions = Sessions(scheduler, fingerprint, limits, memory, grows=template.grows and template.grows_with_tools)
+    grows = template.grows and template.grows_with_tools
+    sessions = Sessions(scheduler, fingerprint, memory, disk, snapshots, grows=grows)
     await sessions.load()
-    return sessions
+    return sessions, Housekeeping(sessions, limits, memory, disk, snapshots)

@@ -8,7 +8,7 @@ from server.request import Request
 from server.response_input import Conversation
 from server.response_schemas import ResponseRequest
 from server.service import Loaded, Service
-from server.sessions import Entry
+from server.session import Entry
 
 
 class ResponseTurn(ChatTurn):

@@ -1,12 +1,14 @@
 """One conversation of a client, and where it is kept."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from server.conversation import Conversation
 from server.journal import Journal
-from server.record import Key
+from server.reconcile import Reconciled
+from server.record import Key, Record, StoredMessage
 
 if TYPE_CHECKING:
     from server.snapshots import Snapshots
@@ -52,3 +54,40 @@ class Session:
     @property
     def key(self) -> Key:
         return Key(self.conversation.namespace, self.conversation.id)
+
+    def record(
+        self,
+        fingerprint: bytes,
+        kept: int,
+        new: Sequence[StoredMessage],
+        start: int,
+        ids: Sequence[int],
+        sinks: int,
+        now: float,
+        tools: bytes,
+    ) -> Record:
+        """What a turn leaves in the journal: behind what is kept of messages and ids come these."""
+        conversation = self.conversation
+        return Record(
+            key=self.key,
+            named=conversation.named,
+            fingerprint=fingerprint,
+            tools=tools,
+            sinks=sinks,
+            kept_messages=kept,
+            messages=new,
+            kept_ids=start,
+            ids=ids,
+            created=conversation.created,
+            now=now,
+            begins=not self.written,
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A session whose lock is held for a request, and what the request means for it."""
+
+    session: Session
+    reconciled: Reconciled | None = None  # None: it is new
+    source: Session | None = None  # it is a copy of this one, whose snapshot may be of use to it

@@ -1,11 +1,10 @@
-"""All conversations: which one a request goes on with, where each is kept, and when it is forgotten."""
+"""All conversations: which one a request goes on with, and where each is kept."""
 
 import asyncio
 import logging
 import time
 from array import array
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -22,36 +21,15 @@ from server.reconcile import (
     reconcile,
     reconcile_found,
 )
-from server.record import Branch, JournalError, Key, Record, StoredMessage
+from server.record import Branch, JournalError, Key, StoredMessage
 from server.scheduler import Scheduler
-from server.session import Session
+from server.session import Entry, Session
 from server.session_index import Index
 from server.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-TIDY_SECONDS = 0.5
-MEMORY_BYTES = 2**28  # of conversations that are not to be stored
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A session whose lock is held for a request, and what the request means for it."""
-
-    session: Session
-    reconciled: Reconciled | None = None  # None: it is new
-    source: Session | None = None  # it is a copy of this one, whose snapshot may be of use to it
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What all sessions together may take; those used longest ago leave first."""
-
-    ttl: float  # seconds
-    disk_bytes: int
-    sessions: int
 
 
 class Sessions:
@@ -61,7 +39,6 @@ class Sessions:
         self,
         scheduler: Scheduler,
         fingerprint: bytes,
-        limits: Limits,
         memory: Journal,
         disk: Journal | None = None,
         snapshots: Snapshots | None = None,
@@ -74,7 +51,6 @@ class Sessions:
         self._grows = grows
         self._scheduler = scheduler
         self._fingerprint = fingerprint
-        self._limits = limits
         self._memory, self._disk, self._snapshots = memory, disk, snapshots
         self._sessions: dict[Key, Session] = {}
         self._index = Index()
@@ -100,6 +76,12 @@ class Sessions:
             await asyncio.wait(self._tasks)
         for journal in filter(None, (self._disk, self._memory)):
             await journal.close()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions.values())
 
     # What a request goes on with
 
@@ -208,7 +190,8 @@ class Sessions:
         told = [StoredMessage(*pair) for pair in zip(messages[:kept], copied.positions, strict=True)]
         try:
             tools = copied.chain.tools
-            await self._memory.commit(self._record(copy, 0, told, 0, ids[: copied.length], copied.sinks, now, tools))
+            kept_ids = ids[: copied.length]
+            await self._memory.commit(copy.record(self._fingerprint, 0, told, 0, kept_ids, copied.sinks, now, tools))
         except BaseException:
             self.leave(copy)
             raise
@@ -294,7 +277,7 @@ class Sessions:
         if self._sessions.get(session.key) is not session:
             return False
         assert tools == conversation.chain.tools or not kept
-        record = self._record(session, kept, new, start, ids, sinks, now, tools)
+        record = session.record(self._fingerprint, kept, new, start, ids, sinks, now, tools)
         session.branch, session.written = None, True
         cut_off = Branch(branch.id, branch.num_messages, branch.length, branch.created) if branch else None
         try:
@@ -341,33 +324,6 @@ class Sessions:
         session.kept = session.written = True
         if session.snapshots is not None:
             session.snapshots.changed(session)
-
-    def _record(
-        self,
-        session: Session,
-        kept: int,
-        new: Sequence[StoredMessage],
-        start: int,
-        ids: Sequence[int],
-        sinks: int,
-        now: float,
-        tools: bytes,
-    ) -> Record:
-        conversation = session.conversation
-        return Record(
-            key=session.key,
-            named=conversation.named,
-            fingerprint=self._fingerprint,
-            tools=tools,
-            sinks=sinks,
-            kept_messages=kept,
-            messages=new,
-            kept_ids=start,
-            ids=ids,
-            created=conversation.created,
-            now=now,
-            begins=not session.written,
-        )
 
     # What clients ask about them
 
@@ -454,36 +410,6 @@ class Sessions:
         finally:
             self.leave(copy)
         return copy
-
-    # Housekeeping
-
-    async def tidy(self) -> None:
-        """Until cancelled: saves what has come to rest, forgets what is old or too much."""
-        while True:
-            await asyncio.sleep(TIDY_SECONDS)
-            try:
-                if self._snapshots is not None:
-                    self._snapshots.save_resting()
-                    journal = await self._disk.size() if self._disk is not None else 0
-                    await self._snapshots.trim(self._limits.disk_bytes - journal)
-                await self._expire()
-            except Exception:  # of the disk, as a rule: it may pass
-                logger.exception("Sessions could not be tidied up")
-
-    async def _expire(self) -> None:
-        keys: set[Key] = set()
-        if self._disk is not None:
-            keys.update(await self._disk.expired(time.time(), self._limits.ttl, self._limits.disk_bytes))
-        keys.update(await self._memory.expired(time.time(), self._limits.ttl, MEMORY_BYTES))
-        num_surplus = max(0, len(self._sessions) - self._limits.sessions)
-        if not keys and not num_surplus:  # as a rule: all of them are not looked at for nothing
-            return
-        used = sorted(self._sessions.values(), key=lambda session: session.conversation.last_used)
-        leaving = [*used[:num_surplus], *(session for session in used[num_surplus:] if session.key in keys)]
-        old = {session: session.conversation.last_used for session in leaving}
-        for session, last_used in old.items():  # somebody may have come for one meanwhile
-            if session.kept and session.is_free and session.conversation.last_used == last_used:
-                await self.delete(session)
 
     def background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Goes on whether or not anybody waits; `close` waits for it."""

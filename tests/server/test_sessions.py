@@ -8,12 +8,14 @@ import pytest
 
 from server.chain import Chain, Message
 from server.errors import ApiError
+from server.housekeeping import Housekeeping, Limits
 from server.journal import Journal
 from server.messages import Close, Fork
 from server.record import Branch, JournalError, Key, Record, StoredMessage
 from server.scheduler import Scheduler
 from server.seats import Seat
-from server.sessions import Entry, Limits, Sessions
+from server.session import Entry
+from server.sessions import Sessions
 from server.snapshots import Snapshots
 from tests.server.peer import Peer, facts
 
@@ -33,8 +35,8 @@ def assistant(text: str) -> Message:
 class Rig:
     """Sessions in a folder, and a worker that is played."""
 
-    def __init__(self, sessions: Sessions, disk: Journal, peer: Peer) -> None:
-        self.sessions, self.disk, self.peer = sessions, disk, peer
+    def __init__(self, sessions: Sessions, housekeeping: Housekeeping, disk: Journal, peer: Peer) -> None:
+        self.sessions, self.housekeeping, self.disk, self.peer = sessions, housekeeping, disk, peer
 
     @classmethod
     async def open(cls, folder: Path, **limits: float) -> "Rig":
@@ -47,9 +49,9 @@ class Rig:
         )
         memory = await Journal.open(None)
         snapshots = Snapshots(folder / "caches", scheduler)
-        sessions = Sessions(scheduler, FINGERPRINT, bounds, memory, disk, snapshots)
+        sessions = Sessions(scheduler, FINGERPRINT, memory, disk, snapshots)
         await sessions.load()
-        return cls(sessions, disk, peer)
+        return cls(sessions, Housekeeping(sessions, bounds, memory, disk, snapshots), disk, peer)
 
     async def enter(
         self, *messages: Message, name: str | None = None, append: bool = False, tools: bytes = b""
@@ -185,7 +187,7 @@ def test_what_is_in_use_is_not_expired(tmp_path: Path) -> None:
     async def use(rig: Rig) -> None:
         for number in range(20):
             await rig.turn(user(f"{number}"), name=f"n{number}")
-        expiring = asyncio.create_task(rig.sessions._expire())
+        expiring = asyncio.create_task(rig.housekeeping.expire())
         await asyncio.sleep(0)
         entry = await rig.enter(user("more"), name="n18", append=True)
         await expiring
@@ -276,7 +278,7 @@ def test_sessions_of_other_models_keep_their_texts_until_they_are_too_old(tmp_pa
         rig.sessions.leave(session)
         with pytest.raises(ApiError, match="another model"):
             await rig.sessions.fork(session, None)
-        await rig.sessions._expire()
+        await rig.housekeeping.expire()
         assert rig.sessions.listed(NAMESPACE) == []
         assert await rig.texts("me") is None
 
