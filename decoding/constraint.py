@@ -51,10 +51,12 @@ class Constraint:
     def allowed(self) -> bytearray:
         """One bit for each token of the vocabulary, the lowest one of the first byte for token 0.
 
-        End tokens are among them where the text is complete, and those that the grammar names where it names them.
+        End tokens are among them where the text is complete, and those that the grammar names where it names them;
+        elsewhere only where nothing else could follow.
         """
         assert self._matcher is not None
         mask = bytearray(self._matcher.compute_bitmask())
+        ending = [token for token in self._end_ids if mask[token >> 3] >> (token & 7) & 1]
         complete = self._matcher.is_accepting()
         for token in self._end_ids:
             if complete:
@@ -63,6 +65,9 @@ class Constraint:
                 mask[token >> 3] &= ~(1 << (token & 7))
         for token in self._others:
             mask[token >> 3] &= ~(1 << (token & 7))
+        if mask.count(0) == len(mask):  # a request may call a token an end that its text cannot do without
+            for token in ending:
+                mask[token >> 3] |= 1 << (token & 7)
         if self._matcher.is_error() or mask.count(0) == len(mask):
             raise GrammarError(f"the grammar can be followed no further: {error_of(self._matcher)}")
         return mask

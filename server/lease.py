@@ -58,6 +58,7 @@ class Lease:
         self._start = 0  # tokens of the session that stay
         self._tokens: list[int] = []  # that the prompt adds
         self._sinks = 0
+        self._missing = array("i")  # the last of the tokens that stay, where a copy's journal has not got them
         self._reread = 0  # of the prompt's tokens, how many the worker has cached with the source of a copy
         self._keeping: asyncio.Task[bool] | None = None  # the turn has ended well
         self._rebuilt = self._why_rebuilt()
@@ -71,13 +72,14 @@ class Lease:
         """Of a copy with the same prompt, for another answer to it. The worker must have read that by now."""
         kept = self._kept_messages if self._start else 0
         read = self._start + len(self._tokens) - 1
+        missing = (await self._ids())[self.session.conversation.end(kept) : self._start] if self._start else array("i")
         entry = await self._sessions.branch(self.session, kept, self._entry.reconciled, read)
         parts = self._template, self._facts, self._settings, self.tools, self._begun
         branch = Lease(self._sessions, entry, self._messages, *parts)
         branch._begun_ids = self._begun_ids
         branch._new, branch._kept_messages, branch._start = self._new, self._kept_messages, self._start
         branch._tokens, branch._sinks = self._tokens, self._sinks
-        branch._reread = len(self._tokens) - 1
+        branch._reread, branch._missing = len(self._tokens) - 1, missing
         return branch
 
     async def tokens(self) -> list[int]:
@@ -127,6 +129,7 @@ class Lease:
     async def _octets(self) -> bytes:
         """What stays, as the worker takes it."""
         kept = (await self._ids())[: self._start] if self._start else array("i")
+        kept.extend(self._missing)
         kept.extend(self._tokens[: self._reread])
         return kept.tobytes()
 
@@ -145,9 +148,10 @@ class Lease:
         if told:
             told[-1] = prompt_end
         new = [StoredMessage(message, position) for message, position in zip(self._new, told, strict=True)]
-        ids = [*self._tokens, *transcript.kept]
+        ids = [*self._missing, *self._tokens, *transcript.kept]
+        start = self._start - len(self._missing)
         keeping = self._sessions.keep(
-            self.session, self._kept_messages, [*new, reply], self._start, ids, self._sinks, self.tools.encoded
+            self.session, self._kept_messages, [*new, reply], start, ids, self._sinks, self.tools.encoded
         )
         self._keeping = self._sessions.background(keeping)
         await asyncio.shield(self._keeping)

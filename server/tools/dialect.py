@@ -133,6 +133,8 @@ def _as_called(call: Mapping[str, Any]) -> Call:
     text = function.get("arguments") or "{}"
     try:
         arguments = json.loads(text)
+        if "\\" in text:  # it can spell half of a surrogate pair, which no tokenizer takes
+            json.dumps(arguments, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         arguments = None
     is_object = isinstance(arguments, dict) and not nests_deeper(arguments)

@@ -118,7 +118,9 @@ def _as_json(value: str, schema: Any) -> str:
     """A parameter's text as the JSON that was meant."""
     if isinstance(schema, Mapping) and schema.get("type") != "string":
         try:
-            return json.dumps(json.loads(value), ensure_ascii=False)
+            told = json.dumps(json.loads(value), ensure_ascii=False, allow_nan=False)
+            told.encode()  # JSON can spell half of a surrogate pair, which is no text
+            return told
         except (ValueError, RecursionError):
             pass
     return json.dumps(value, ensure_ascii=False)

@@ -22,7 +22,7 @@ from decoding.engine import Engine
 from decoding.grammar import MAX_GRAMMAR, GrammarError, Grammars, json_grammar
 from decoding.options import EngineOptions
 from decoding.sampling import choose
-from decoding.turn import Drafting, Fault, Output, Sampling, Turn
+from decoding.turn import Drafting, Fault, Output, Sampling, StrategyName, Turn
 from tests.driver import GREEDY
 from tests.schemas import random_schema
 from tests.tiny import SPECIAL_TOKENS, VOCAB_SIZE, build_tokenizer
@@ -235,6 +235,18 @@ def test_a_complete_text_ends_with_an_end_token(engine: Engine) -> None:
         assert not set(tokens[:-1]) & set(ends)
         seen.add(tokens[-1])
     assert len(seen) > 1
+
+
+@pytest.mark.parametrize("min_tokens", [0, 5])
+@pytest.mark.parametrize("strategy", ["auto", "autoregressive"])
+def test_a_text_ends_at_an_end_token_that_it_cannot_do_without(
+    engine: Engine, strategy: StrategyName, min_tokens: int
+) -> None:
+    b = next(token for token in range(3, VOCAB_SIZE) if spell([token]) == "b")
+    changes: dict[str, Any] = {"end_ids": [END, b], "min_tokens": min_tokens, "drafting": Drafting(strategy=strategy)}
+    steps, ends = run(engine, turn_of('start: "abc"', **changes, max_tokens=100))
+    assert spell(flat(steps["s"])) == "ab"
+    assert ends["s"] == "stop"
 
 
 @pytest.mark.parametrize("min_tokens", [2, 4, 5, 60])

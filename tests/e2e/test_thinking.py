@@ -143,3 +143,15 @@ def test_a_response_tells_what_is_thought_as_an_item_of_its_own(server: Server) 
     assert "".join(deltas) == expected["reasoning_content"]
     user = {"role": "user", "content": "Why?"}
     assert server.post(asked | {"input": [user, thought, message, user]}, "/v1/responses").status_code == 200
+
+
+def test_each_choice_is_kept_also_of_a_prompt_that_is_read_in_part(server: Server) -> None:
+    """The template may write differently what it wrote: what stays is found by tokens, and a copy keeps it, too."""
+    messages = [{"role": "user", "content": "Choices?"}]
+    sampled: dict[str, Any] = {"logit_bias": ANSWERS, "temperature": 1.0, "max_tokens": 40}
+    message = whole(server, messages=messages, seed=1, **sampled)["choices"][0]["message"]
+    messages += [message, {"role": "user", "content": "More?"}]
+    both = whole(server, messages=messages, seed=2, n=2, **sampled)["choices"]
+    for choice in both:
+        longer = [*messages, choice["message"], {"role": "user", "content": "And?"}]
+        assert whole(server, messages=longer, max_tokens=2)["session"]["matched"] == "extend"

@@ -211,6 +211,13 @@ def test_results_may_follow_calls_that_were_made_elsewhere(server: Server) -> No
     assert post(server, messages=[USER, CALLED, RESULT, USER], tools=None)["choices"][0]["message"]["content"] == SAID
 
 
+def test_arguments_that_spell_half_a_character_are_text(server: Server) -> None:
+    """JSON may, and a model that is asked for JSON may write it; no tokenizer takes it."""
+    function = {"name": "weather", "arguments": r'{"city": "\ud800"}'}
+    called = CALLED | {"tool_calls": [CALL | {"function": function}]}
+    assert post(server, messages=[USER, called, RESULT])["choices"][0]["finish_reason"]
+
+
 def test_a_generic_block_can_be_refused(scripted_model: Path, tmp_path: Path) -> None:
     with Server(scripted_model, tmp_path, tool_block="refuse") as server:
         server.wait_until_ready()

@@ -72,6 +72,14 @@ READ = {
     "no number": (
         "<tool_call><function=f><parameter=n>\nx\n</parameter></function></tool_call>", "", [("f", '{"n": "x"}')]
     ),
+    "a number that JSON has not": (
+        "<tool_call><function=f><parameter=n>\nNaN\n</parameter></function></tool_call>", "", [("f", '{"n": "NaN"}')]
+    ),
+    "half of a character": (
+        '<tool_call><function=f><parameter=o>\n{"a": "\\ud800"}\n</parameter></function></tool_call>',
+        "",
+        [("f", r'{"o": "{\"a\": \"\\ud800\"}"}')],
+    ),
     "white space belongs to the value": (
         "<tool_call><function=f><parameter=s>\n\n x\n\n</parameter></function>", "", [("f", r'{"s": "\n x\n"}')]
     ),
