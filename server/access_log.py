@@ -65,8 +65,8 @@ class _Visit:
             "method": scope["method"] if scope["method"] in METHODS else "other",
             "route": getattr(scope.get("route"), "path_format", None) or state.get("route", "none"),
             "status": self._status,
-            "first_ms": 1e3 * ((self._first or end) - self._start),
-            "ms": 1e3 * (end - self._start),
+            "first_ms": round(1e3 * ((self._first or end) - self._start), 1),
+            "ms": round(1e3 * (end - self._start), 1),
             "bytes": 0 if scope["method"] == "HEAD" else self._bytes,
         }
         if not self._whole:

@@ -101,7 +101,9 @@ def session_exists(session: str) -> ApiError:
 
 def invalid_api_key(*, missing: bool) -> ApiError:
     message = (
-        "No API key was given: send it as `Authorization: Bearer KEY`." if missing else "The API key is not valid."
+        "No API key was given: send it as `Authorization: Bearer KEY`."
+        if missing
+        else "The API key is not valid: send one as `Authorization: Bearer KEY`."
     )
     body = ErrorBody(message, "invalid_request_error", None, "invalid_api_key")
     return ApiError(401, body, headers={"WWW-Authenticate": "Bearer"})

@@ -12,9 +12,9 @@ Four layers, each over the one before: built-in values, a YAML file, environment
 are others to start from. A name that is no setting is an error in all of them. Sizes may have a unit (`4GiB`, `32MB`).
 
 ```
-echo 'port: 8001' > my.yaml && sinkahead serve --config my.yaml
-{ENV_PREFIX}PORT=8001 sinkahead serve
-sinkahead serve --port 8001
+echo 'port: 8001' > my.yaml && .venv/bin/sinkahead serve --config my.yaml
+{ENV_PREFIX}PORT=8001 .venv/bin/sinkahead serve
+.venv/bin/sinkahead serve --port 8001
 ```
 
 `SINKAHEAD_HOME`, a variable only, is the folder that fetched and converted models are kept in; without it that is
