@@ -100,11 +100,8 @@ def session_exists(session: str) -> ApiError:
 
 
 def invalid_api_key(*, missing: bool) -> ApiError:
-    message = (
-        "No API key was given: send it as `Authorization: Bearer KEY`."
-        if missing
-        else "The API key is not valid: send one as `Authorization: Bearer KEY`."
-    )
+    why = "No API key was given" if missing else "The API key is not valid"
+    message = f"{why}: send it as `Authorization: Bearer KEY`."
     body = ErrorBody(message, "invalid_request_error", None, "invalid_api_key")
     return ApiError(401, body, headers={"WWW-Authenticate": "Bearer"})
 
