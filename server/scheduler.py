@@ -114,7 +114,7 @@ class Scheduler:
         """Raises `ApiError` where no request is accepted at the moment."""
         if self.unready is not None:
             raise unavailable(self.unready)
-        if len(self._requests) - self._num_leaving >= self._max_waiting + self._most_running:
+        if len(self._requests) - self._num_leaving >= self.most:
             raise queue_full()
 
     def submit(self, request: Request, turn: Turn, placement: Placement, priority: int = 0) -> None:
@@ -254,6 +254,11 @@ class Scheduler:
         self._admit()
 
     # Within
+
+    @property
+    def most(self) -> int:
+        """Requests that can be under way at once, those that wait among them."""
+        return self._max_waiting + self._most_running
 
     @property
     def _most_running(self) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from decoding.options import EngineFacts
-from server.errors import model_not_found, unavailable
+from server.errors import invalid, model_not_found, unavailable
 from server.grammar_checker import GrammarChecker
 from server.keys import Keys
 from server.request import Request
@@ -81,3 +81,8 @@ class Service:
         """Raises `ApiError`."""
         if model != self.settings.public_model_name:
             raise model_not_found(model)
+
+    def check_choices(self, num: int, param: str) -> None:
+        """Of one request, each of which takes a place. More than ever fit need not come again. Raises `ApiError`."""
+        if num > self.scheduler.most and self.scheduler.unready is None:
+            raise invalid(f"'{param}' asks for {num} choices; at most {self.scheduler.most} fit here.", param)

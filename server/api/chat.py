@@ -39,6 +39,7 @@ def build_router(service: Service) -> APIRouter:
             asked = await body.validate(raw, ChatRequest)
             service.check_model(asked.model)
             check(asked, settings.max_output_tokens, loaded.facts)
+            service.check_choices(asked.n, "n")
             name = session_name(http, asked.session_id, asked.session_mode)
             turn = ChatTurn(service, loaded, request, asked, deadline)
             stack.callback(turn.leave)

@@ -39,6 +39,7 @@ def build_router(service: Service) -> APIRouter:
             service.check_model(asked.model)
             _check(asked, settings.max_output_tokens, loaded)
             prompts = await asyncio.to_thread(encode, asked, loaded, settings.max_prompt_tokens)
+            service.check_choices(len(prompts) * asked.n, "n" if len(prompts) == 1 else "prompt")
             requests = [request]
             for _ in range(1, len(prompts) * asked.n):
                 requests.append(service.scheduler.reserve(request.digest))

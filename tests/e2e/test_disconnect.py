@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.e2e.serving import Server, ask, is_silent, long, receive_until, send, wait_for
+from tests.e2e.serving import CHAT, MODEL, Server, ask, is_silent, long, receive_until, send, wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -95,3 +95,13 @@ def test_a_full_queue_is_a_429_that_says_when_to_come_again(server: Server) -> N
             assert refused.status_code == 429
             assert int(refused.headers["retry-after"]) >= 1
             assert refused.json()["error"]["code"] == "queue_full"
+
+
+def test_more_choices_than_ever_fit_are_a_400_that_says_how_many_do(server: Server) -> None:
+    """Two run and one waits: who was told to come again with four would do so for ever."""
+    prompts = {"model": MODEL, "prompt": ["a", "b"], "n": 2, "max_tokens": 1}
+    for body, path, param in ((ask(n=4), CHAT, "n"), (prompts, "/v1/completions", "prompt")):
+        refused = server.post(body, path)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == param
+        assert "at most 3" in refused.json()["error"]["message"]
