@@ -264,7 +264,8 @@ class Lease:
             told = "system messages and tools" if self.tools else "system messages"
             raise context_length_exceeded(
                 f"The {told} take {self._sinks} tokens; at most {facts.max_sinks} can be pinned "
-                f"at a capacity of {facts.capacity} with blocks of {facts.block}."
+                f"at a capacity of {facts.capacity} with blocks of {facts.block}.",
+                "tools" if self.tools else "messages",
             )
         if len(self._tokens) > most:
             raise context_length_exceeded(

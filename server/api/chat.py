@@ -79,9 +79,15 @@ def check(asked: ChatRequest, max_output_tokens: int, facts: EngineFacts) -> Non
         raise invalid(
             "'add_generation_prompt' is false with 'continue_final_message', else true.", "add_generation_prompt"
         )
+    if asked.continue_final_message and asked.is_constrained:
+        raise invalid(
+            "'continue_final_message' goes with no format and no call that is asked for: these begin with the answer.",
+            "continue_final_message",
+        )
     if asked.continue_final_message and not asked.has_begun:
         raise invalid(
-            "'continue_final_message' goes on with a last message of the assistant's, behind others.", "messages"
+            "'continue_final_message' goes on with a last message of the assistant's, text alone, behind others.",
+            "messages",
         )
     asking.check_ending(asked)
     asking.check_choice(asked)

@@ -113,6 +113,14 @@ def test_further_choices_go_on_with_it_too(server: Server) -> None:
         ({"reasoning_effort": 5}, "reasoning_effort"),
         ({"continue_final_message": True}, "messages"),
         ({"continue_final_message": True, "messages": [{"role": "assistant", "content": "x"}]}, "messages"),
+        (
+            {
+                "continue_final_message": True,
+                "response_format": {"type": "json_object"},
+                "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "{"}],
+            },
+            "continue_final_message",
+        ),
         ({"add_generation_prompt": False}, "add_generation_prompt"),
         ({"add_generation_prompt": True, "continue_final_message": True}, "add_generation_prompt"),
     ],
