@@ -97,6 +97,11 @@ class Conversation:
         assert not self.positions or self.positions[-1] == self.length or self.is_foreign
 
     @property
+    def is_unfinished(self) -> bool:
+        """Whether it is what a turn left that never ended: a copy that was to be answered, which nobody was told of."""
+        return not self.named and bool(self.chain.roles) and self.chain.roles[-1] != "assistant"
+
+    @property
     def is_foreign(self) -> bool:
         """Whether its ids are another model's: its messages are all that is of use."""
         return bool(self.positions) and self.length == 0

@@ -59,12 +59,18 @@ class Sessions:
     async def load(self) -> None:
         """Recover what the disk holds."""
         if self._disk is not None:
+            unfinished = []
             for stored in await self._disk.load_all():
+                if stored.conversation.is_unfinished:
+                    unfinished.append(Key(stored.conversation.namespace, stored.conversation.id))
+                    continue
                 if stored.fingerprint != self._fingerprint:
                     stored.conversation.forget_ids()
                 session = Session(stored.conversation, self._disk, self._snapshots, kept=True, written=True)
                 self._sessions[session.key] = session
                 self._index.add(stored.conversation)
+            if unfinished:
+                await self._disk.remove(unfinished, time.time(), tombstone=False)
         if self._snapshots is not None:
             await self._snapshots.load([one for one in self._sessions.values() if one.snapshots])
 

@@ -181,6 +181,28 @@ def test_a_session_that_is_deleted_around_its_first_turn_does_not_come_back(
     with_rig(use, tmp_path)
 
 
+def test_a_copy_whose_turn_never_ended_is_gone_after_a_kill(tmp_path: Path) -> None:
+    """It holds what was said in its source, which could be deleted without it."""
+    ids: list[str] = []
+
+    async def killed() -> None:
+        rig = await Rig.open(tmp_path)
+        first = await rig.turn(user("one"))
+        again = await rig.enter(user("one"))
+        assert again.session is not first.session
+        ids.extend((first.session.key.id, again.session.key.id))
+        assert await rig.texts(ids[1]) == ["one"]
+        await rig.disk.close()
+
+    async def restarted(rig: Rig) -> None:
+        assert [session.key.id for session in rig.sessions.listed(NAMESPACE)] == ids[:1]
+        assert await rig.texts(ids[0]) == ["one", "r"]
+        assert await rig.texts(ids[1]) is None
+
+    asyncio.run(killed())
+    with_rig(restarted, tmp_path)
+
+
 def test_what_is_in_use_is_not_expired(tmp_path: Path) -> None:
     """Also what somebody takes while others are being removed."""
 
