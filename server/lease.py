@@ -245,14 +245,18 @@ class Lease:
     async def _render_changed(self) -> None:
         """The template may write differently what it wrote before: as much stays as is the same."""
         stored = await self.session.journal.messages(self.session.key) or []
-        # All messages are kept anew: they end elsewhere than they did.
-        self._new, self._kept_messages = [*stored[: self._kept_messages], *self._new], 0
+        conversation, kept = self.session.conversation, self._kept_messages
+        self._new = [*stored[:kept], *self._new]
         tokens, self._sinks = await asyncio.to_thread(self._encode)
         same = takewhile(lambda pair: pair[0] == pair[1], zip(await self._ids(), tokens, strict=False))
         self._start = min(sum(1 for _ in same), len(tokens) - 1)
-        if self._sinks != self.session.conversation.sinks:
+        if self._sinks != conversation.sinks:
             self._start = 0
         self._tokens = tokens[self._start :]
+        # Messages that end elsewhere than they did are kept anew.
+        while kept and not 0 < (conversation.end(kept) or 0) <= self._start:
+            kept -= 1
+        self._new, self._kept_messages = self._new[kept:], kept
 
     async def _ids(self) -> "array[int]":
         return await self.session.journal.ids(self.session.key) or array("i")

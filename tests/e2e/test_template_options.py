@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from server.vocabulary import Vocabulary
 from tests.e2e.serving import MODEL, Server, ask
 from tests.tiny import build_tokenizer, save_tiny_model
 
@@ -90,6 +91,26 @@ def test_an_answer_goes_on_with_what_was_begun(server: Server, thinking: bool) -
     assert alone["choices"][0]["message"] == more["choices"][0]["message"]
     edited = told(server, messages=[user, {"role": "user", "content": "No"}], **options)
     assert edited["session"]["matched"] in ("edit", "new")
+
+
+def test_a_turn_back_is_no_beginning_where_nothing_was_thought(server: Server) -> None:
+    """What such a template may write otherwise is rendered anew each time: what came out the same stays."""
+    vocabulary = Vocabulary(build_tokenizer().backend_tokenizer)
+    # Bytes that are no text would come back as others.
+    plain = {"logit_bias": {str(token): -100 for token in range(259) if not vocabulary.octets(token).isalnum()}}
+    history = [{"role": "user", "content": "One, at some length"}]
+    for text in ("Two", "Three"):
+        answer = told(server, messages=history, **plain)
+        history += [answer["choices"][0]["message"], {"role": "user", "content": text}]
+    last = told(server, messages=history, **plain)
+    asked = [[*history[:2], {"role": "user", "content": "Else"}], history[:3], history]
+    backs = [told(server, messages=messages, **plain) for messages in asked]
+    for back, messages, matched in zip(backs, asked, ("edit", "regenerate", "extend"), strict=True):
+        assert back["session"]["matched"] == matched
+        assert back["usage"]["prompt_tokens_details"]["cached_tokens"] > 30
+        alone = told(server, messages=messages, store=False, **plain)
+        assert back["choices"][0]["message"] == alone["choices"][0]["message"]
+    assert backs[-1]["choices"][0]["message"] == last["choices"][0]["message"]
 
 
 def test_further_choices_go_on_with_it_too(server: Server) -> None:
