@@ -52,7 +52,7 @@ WRONG: list[tuple[str, Any]] = [
     ("tools", [{"type": "function"}]),
     ("lookahead", {"strategy": "lookahead", "window": 10**6}),
     ("prediction", {"type": "content"}),
-    ("response_format", {"type": "json_object"}),
+    ("response_format", {"type": "xml"}),
 ]
 INSERTED = [b"null", b"-1", b"1e999", b'"', b"[", b"{}", b"\\ud800", b"true", b"\\u0000", b"9" * 5000, b"\x00"]
 TEXTS = 500

@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     api_keys: Keys = setting((), "Server", "keys clients must send, with commas between; none: anybody may ask")
     api_keys_file: Path | None = setting(None, "Server", "file with more of them, one a line")
     cors_origins: Origins = setting(
-        (), "Server", "origins whose pages may ask, as https://chat.example, with commas between; * is every one"
+        (), "Server", "origins whose pages may ask, as https://chat.example, with commas; * is all"
     )
     tls_certificate: Path | None = setting(None, "Server", "file with a certificate and its chain, as PEM: HTTPS")
     tls_key: Path | None = setting(None, "Server", "file with its private key, as PEM")
