@@ -305,7 +305,7 @@ def test_bad_logprobs_of_chats_are_refused_by_name(client: OpenAI, server: Serve
         client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "x"}], top_logprobs=3)
 
 
-def test_more_prompts_than_can_wait_are_refused_at_once(server: Server) -> None:
-    """Two run, one waits: a fourth finds no place, and nothing of the others is left behind."""
-    assert server.post(body(["a", "b", "c", "d"]), PATH).status_code == 429
+def test_more_prompts_than_ever_fit_are_refused_at_once(server: Server) -> None:
+    """Two run, one waits: there is no place for a fourth, and nothing of the others is left behind."""
+    assert server.post(body(["a", "b", "c", "d"]), PATH).status_code == 400
     assert server.post(body(["a", "b", "c"]), PATH).status_code == 200
