@@ -213,7 +213,7 @@ class Talker:
             return plans[0]
         said = [index for index, message in enumerate(old) if message["role"] == "user"]
         last = old[: said[-1] + 1]
-        # A turn that was killed may have left a copy of just the messages that stay: then the request is more than that.
+        # A killed turn may have left a copy of just the messages that stay, which the request then goes on with.
         copied = {"extend"} if talk.name is None else set[str]()
         plans.append(Plan("regenerate", last, last, frozenset({"regenerate"} | copied), cuts=True))
         if len(said) > 1:
