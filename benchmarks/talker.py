@@ -213,12 +213,10 @@ class Talker:
             return plans[0]
         said = [index for index, message in enumerate(old) if message["role"] == "user"]
         last = old[: said[-1] + 1]
-        # A killed turn may have left a copy of just the messages that stay, which the request then goes on with.
-        copied = {"extend"} if talk.name is None else set[str]()
-        plans.append(Plan("regenerate", last, last, frozenset({"regenerate"} | copied), cuts=True))
+        plans.append(Plan("regenerate", last, last, frozenset({"regenerate"}), cuts=True))
         if len(said) > 1:
             edited = [*old[: self._numbers.choice(said[1:])], *new]
-            plans.append(Plan("edit", edited, edited, frozenset({"edit"} | copied), cuts=True))
+            plans.append(Plan("edit", edited, edited, frozenset({"edit"}), cuts=True))
         if talk.name is not None:
             appended = Plan("append", [*old, *new], new, frozenset({"append"}), {"session_mode": "append"})
             plans += [appended, appended, Plan("no history", [*old, *new], new, frozenset({"append"}))]
